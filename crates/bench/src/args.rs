@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::command::published::mlp_grid::MlpGrid;
 use bench::sample::Sampling;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use comm::DelayedLink;
 use schema::{DataType, IdLaw, Optimizer, Precision};
 use setup::args::{Global, OnDevice, Sharding, key_value};
 
@@ -241,6 +242,18 @@ pub struct BenchTrain {
 /// Options of `rowmill-bench ablation`.
 #[derive(Debug, Args)]
 pub struct BenchAblation {
+    #[command(flatten)]
+    pub training: RankedTraining,
+    /// How tables are split over ranks
+    #[arg(long, value_enum, default_value_t = Sharding::Table)]
+    pub sharding: Sharding,
+    #[command(flatten)]
+    pub timed: TimedRounds,
+}
+
+/// The training whose step is measured on several ranks.
+#[derive(Debug, Args)]
+pub struct RankedTraining {
     /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
     #[arg(long, value_name = "CONFIG", default_value = "dlrm-ddp")]
     pub config: String,
@@ -253,9 +266,18 @@ pub struct BenchAblation {
     /// Number of ranks, which share the threads
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub ranks: u32,
-    /// How tables are split over ranks
-    #[arg(long, value_enum, default_value_t = Sharding::Table)]
-    pub sharding: Sharding,
+}
+
+impl RankedTraining {
+    /// Returns the number of threads of each rank if all of them share `threads`.
+    pub fn threads_per_rank(&self, threads: usize) -> usize {
+        (threads / self.ranks as usize).max(1)
+    }
+}
+
+/// The rounds of a measurement, and the simulated link between its ranks.
+#[derive(Debug, Args)]
+pub struct TimedRounds {
     /// Time that a message takes besides its transfer, such as 2ms or 50us. With 0, messages pass
     /// directly between the ranks, and --bandwidth has no effect
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = time)]
@@ -263,16 +285,30 @@ pub struct BenchAblation {
     /// Bytes per second that a rank can send, such as 1GB/s or 800MB/s
     #[arg(long, value_name = "RATE", default_value = "1GB/s", value_parser = bytes_per_second)]
     pub bandwidth: f64,
-    /// Number of rounds
+    /// Number of rounds, each with all schedules or plans in another order
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u64).range(2..=10_000))]
     pub rounds: u64,
-    /// Number of timed steps of each schedule per round
+    /// Number of timed steps of each schedule or plan per round
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub steps: u64,
 }
 
+impl TimedRounds {
+    /// Returns the simulated link, or `None` if messages pass directly between ranks.
+    pub fn link(&self) -> Option<DelayedLink> {
+        let link = DelayedLink { latency: self.delay, bandwidth: self.bandwidth };
+        (!self.delay.is_zero()).then_some(link)
+    }
+}
+
 /// Options of `rowmill-bench plans`.
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("delay", |arg| arg.default_value("200us")),
+    mut_arg("bandwidth", |arg| arg.default_value("250MB/s")),
+    mut_arg("rounds", |arg| arg.default_value("5")),
+    mut_arg("steps", |arg| arg.default_value("9"))
+)]
 pub struct BenchPlans {
     /// Models to measure: many-small, few-large or dlrm-criteo-kaggle [default: all]
     #[arg(long, value_name = "MODEL", num_args = 1.., value_parser = ["many-small", "few-large", "dlrm-criteo-kaggle"])]
@@ -283,48 +319,23 @@ pub struct BenchPlans {
     /// Number of plans of each model
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub plans: usize,
-    /// Time that a message takes besides its transfer, such as 2ms or 50us
-    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = time)]
-    pub delay: Duration,
-    /// Bytes per second that a rank can send, such as 1GB/s or 800MB/s
-    #[arg(long, value_name = "RATE", default_value = "250MB/s", value_parser = bytes_per_second)]
-    pub bandwidth: f64,
-    /// Number of rounds, of which the median counts
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub rounds: u64,
-    /// Number of timed steps of each plan per round
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub steps: u64,
+    #[command(flatten)]
+    pub timed: TimedRounds,
 }
 
 /// Options of `rowmill-bench sharding`.
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("config", |arg| arg.default_value("dlrm-criteo-kaggle")),
+    mut_arg("delay", |arg| arg.default_value("0")),
+    mut_arg("rounds", |arg| arg.default_value("30")),
+    mut_arg("steps", |arg| arg.default_value("9"))
+)]
 pub struct BenchSharding {
-    /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
-    #[arg(long, value_name = "CONFIG", default_value = "dlrm-criteo-kaggle")]
-    pub config: String,
-    /// Change a key of the configuration, such as batch_size=4096
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
-    pub set: Vec<(String, String)>,
-    /// Number of ids per bag of pooled features; sequences are always full
-    #[arg(long, value_name = "L", default_value_t = 1, value_parser = at_least_one)]
-    pub pooling: usize,
-    /// Number of ranks, which share the threads
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
-    pub ranks: u32,
-    /// Time that a message takes besides its transfer, such as 2ms or 50us. With 0, messages pass
-    /// directly between the ranks, and --bandwidth has no effect
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = time)]
-    pub delay: Duration,
-    /// Bytes per second that a rank can send, such as 1GB/s or 800MB/s
-    #[arg(long, value_name = "RATE", default_value = "1GB/s", value_parser = bytes_per_second)]
-    pub bandwidth: f64,
-    /// Number of rounds, each with all plans
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(2..=10_000))]
-    pub rounds: u64,
-    /// Number of timed steps of each plan per round
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub steps: u64,
+    #[command(flatten)]
+    pub training: RankedTraining,
+    #[command(flatten)]
+    pub timed: TimedRounds,
 }
 
 /// Options of `rowmill-bench embedding`.

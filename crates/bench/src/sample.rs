@@ -15,6 +15,14 @@ use setup::error::{EXIT_INTERRUPTED, Error};
 /// Message that is printed at the first Ctrl-C during a measurement.
 pub const STOPPING: &str = "finishing the sample, then reporting the results so far";
 
+/// Returns which of `count` candidates takes a turn of a round. The order changes from round to
+/// round, so that slow changes of the machine concern all candidates alike.
+#[must_use]
+pub fn place_in_round(round: usize, turn: usize, count: usize) -> usize {
+    let forward = (round / 2 + turn) % count;
+    if round.is_multiple_of(2) { forward } else { count - 1 - forward }
+}
+
 /// Maximum number of turns as a multiple of the requested number, in case most samples are
 /// disturbed.
 pub const PATIENCE: u64 = 3;

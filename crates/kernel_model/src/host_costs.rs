@@ -31,6 +31,9 @@ pub struct HostCosts {
     pub byte_ns: f64,
     /// Time per byte that a copy between vectors and messages reads or writes.
     pub copy_ns: f64,
+    /// Time per row to put its gradient into a sum over ranks, besides the copied bytes. One thread
+    /// does this row by row.
+    pub row_ns: f64,
     /// Bytes of embedding rows that the caches of a rank hold.
     pub cache_bytes: f64,
     /// Time per unit of each amount of lookups.
@@ -87,6 +90,7 @@ impl HostCosts {
             flop_ns: 0.013 * share,
             byte_ns: 0.13 * share,
             copy_ns: 0.04 * share,
+            row_ns: 70.0,
             cache_bytes: 2e6,
             lookup: shared([0.0, 5.7, 1.0, 0.058, 0.0]),
             update: shared([0.0, 11.0, 17.0, 0.05, 0.0]),
@@ -104,6 +108,7 @@ impl HostCosts {
             flop_ns: self.flop_ns * dense,
             byte_ns: self.byte_ns * dense,
             copy_ns: self.copy_ns * exchange,
+            row_ns: self.row_ns * update,
             lookup: self.lookup.map(|ns| ns * lookup),
             update: self.update.map(|ns| ns * update),
             distribution: self.distribution.map(|ns| ns * lookup),
@@ -180,6 +185,13 @@ impl HostCosts {
         Estimate::within(self.copy_ns * bytes, INTERVAL)
     }
 
+    /// Predicts how long a rank puts the gradients of `rows` rows into a sum over ranks, besides
+    /// the copied bytes.
+    #[must_use]
+    pub fn price_summed_rows(&self, rows: f64) -> Estimate {
+        Estimate::within(self.row_ns * rows, INTERVAL)
+    }
+
     /// Predicts an exchange in which each rank has `bytes` bytes, as [`RankExchange`] counts them.
     /// A sum over ranks takes two turns.
     #[must_use]
@@ -227,6 +239,7 @@ mod tests {
             flop_ns: 0.0,
             byte_ns: 0.0,
             copy_ns: 0.0,
+            row_ns: 0.0,
             cache_bytes: 0.0,
             lookup,
             update,

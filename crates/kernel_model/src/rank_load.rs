@@ -27,6 +27,9 @@ const SORT_BITS: f64 = 8.0;
 /// Number of thread groups that sum the gradients of one row together.
 const GROUPS_PER_ROW: f64 = 32.0;
 
+/// Bytes of the number of a row in a message.
+const LISTED_ROW: f64 = 8.0;
+
 /// Number of kernel launches of a lookup.
 pub const FORWARD_LAUNCHES: u32 = 2;
 /// Number of kernel launches of a row update.
@@ -59,10 +62,28 @@ pub struct TileTerms {
     hottest: f64,
     /// Number of distinct rows that a batch uses.
     rows_used: f64,
-    /// Whether every rank holds the tile's table.
-    is_replica: bool,
+    /// For a replicated table, what its rank does besides lookups. `None` for other tiles.
+    replica: Option<ReplicaTerms>,
     weights: u64,
     states: u64,
+}
+
+/// What a replicated table adds to the exchange of ids and gradients of its rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ReplicaTerms {
+    /// Number of distinct rows that the rank's own samples look up.
+    own_rows: f64,
+    /// Bytes of the message that lists these rows: 8 for each, or a bit for each row of the table.
+    list_bytes: f64,
+}
+
+impl ReplicaTerms {
+    fn new(tile: &TileUse) -> Option<Self> {
+        tile.uses_of_all?;
+        let own_rows = tile.popularity.rows_used(tile.uses).min(tile.uses);
+        let list_bytes = (LISTED_ROW * own_rows).min(tile.rows as f64 / 8.0);
+        Some(Self { own_rows, list_bytes })
+    }
 }
 
 impl TileTerms {
@@ -94,7 +115,7 @@ impl TileTerms {
             gradient_reads: uses * 4.0 * dim,
             hottest: uses * tile.popularity.hottest(),
             rows_used,
-            is_replica: tile.uses_of_all.is_some(),
+            replica: ReplicaTerms::new(tile),
             weights: tile.rows.saturating_mul(row),
             states: tile.rows.saturating_mul(4 * rule.state_per_row(tile.dim) as u64),
         }
@@ -146,14 +167,26 @@ pub struct RankLoad {
     pub distributed: DistributedIds,
     /// Number of gradients of replicated tables that are summed over ranks.
     pub replica_values: f64,
+    /// Number of rows to which these gradients belong.
+    pub replica_rows: f64,
     /// Number of values that lookups in replicated tables write for the rank's own samples.
     pub replica_pooled: f64,
+    /// Work of the thread that distributes ids for replicated tables: it copies the rank's own ids,
+    /// and lists the rows that any rank looks up.
+    pub replica_ids: DistributedIds,
+    /// Bytes in which the rank lists its rows of replicated tables for each other rank.
+    pub replica_list_bytes: f64,
     /// Number of ids looked up in a batch.
     pub uses: f64,
     /// Number of bags looked up in a batch.
     pub bags: f64,
     pub forward: Estimate,
+    /// Time to update rows from gradients. For a replicated table, the gradients are sums over
+    /// ranks, one for each row.
     pub backward: Estimate,
+    /// Time to sum the gradients of the rank's own samples by row of replicated tables. This is
+    /// done before the sums over ranks.
+    pub replica_backward: Estimate,
     pub weights: u64,
     /// Bytes of optimizer states.
     pub states: u64,
@@ -164,15 +197,46 @@ pub struct RankLoad {
 struct Sums {
     tiles: f64,
     bags: f64,
+    uses: f64,
     used: f64,
     dram: f64,
     l2: f64,
     longest: f64,
-    rows: f64,
+    /// Gradients of tiles, whose rows are updated at once.
+    updated: GradientSums,
+    /// Bytes that these updates read and write.
     update: f64,
+    /// Gradients of replicated tables, which are summed by row first.
+    summed: GradientSums,
+    /// Bytes of the sums of the rank's own samples.
+    own_sums: f64,
+    /// Bytes of the sums over ranks, and bytes that the updates with them read and write.
+    all_sums: f64,
+    replica_update: f64,
+}
+
+/// Gradients that are sorted by row and summed.
+#[derive(Clone, Copy, Default)]
+struct GradientSums {
+    tiles: f64,
+    bags: f64,
+    uses: f64,
+    rows: f64,
     gradients: f64,
     gradient_reads: f64,
     hottest: f64,
+}
+
+impl GradientSums {
+    fn add(&mut self, tile: &TileTerms) {
+        self.tiles += 1.0;
+        self.bags += tile.bags;
+        self.uses += tile.uses;
+        self.rows += tile.rows;
+        self.gradients += tile.gradient_bytes;
+        self.gradient_reads += tile.gradient_reads;
+        self.hottest = self.hottest.max(tile.hottest);
+    }
 }
 
 impl RankLoad {
@@ -185,24 +249,26 @@ impl RankLoad {
         let sums = Sums::new(tiles.clone(), rates.cache_bytes());
         tiles.for_each(|tile| load.add(tile));
         if sums.tiles > 0.0 {
-            (load.forward, load.backward) = match rates {
-                RowRates::Gpu(device) => {
-                    (forward(&sums, device), backward(&sums, load.uses, device))
-                }
+            load.forward = match rates {
+                RowRates::Gpu(device) => forward(&sums, device),
                 RowRates::Host(costs) => {
-                    let [lookup, update] = sums.host_amounts(load.uses);
-                    let price = HostCosts::price_rows;
-                    (price(&lookup, &costs.lookup), price(&update, &costs.update))
+                    HostCosts::price_rows(&sums.lookup_amounts(), &costs.lookup)
                 }
             };
+            load.backward = sums.price_updates(rates);
+            load.replica_backward = sums.price_replica_sums(rates);
         }
         load
     }
 
     fn add(&mut self, tile: &TileTerms) {
-        if tile.is_replica {
+        if let Some(replica) = &tile.replica {
             self.replica_values += tile.rows_used * tile.dim;
+            self.replica_rows += tile.rows_used;
             self.replica_pooled += tile.bags * tile.dim;
+            self.replica_ids.bags += tile.bags;
+            self.replica_ids.ids += tile.uses + tile.rows_used;
+            self.replica_list_bytes += replica.list_bytes;
         } else {
             self.width += tile.width;
             self.distributed.ids += tile.uses;
@@ -228,26 +294,77 @@ impl Sums {
         sums
     }
 
-    /// Returns the amounts of a CPU's lookups and row updates.
-    fn host_amounts(&self, uses: f64) -> [HostAmounts; 2] {
-        [
-            [self.tiles, self.bags, uses, self.dram, self.l2],
-            [self.tiles, self.bags, uses, self.update + self.gradients, self.gradient_reads],
-        ]
+    fn lookup_amounts(&self) -> HostAmounts {
+        [self.tiles, self.bags, self.uses, self.dram, self.l2]
+    }
+
+    fn update_amounts(&self) -> HostAmounts {
+        let GradientSums { tiles, bags, uses, gradients, gradient_reads, .. } = self.updated;
+        [tiles, bags, uses, self.update + gradients, gradient_reads]
+    }
+
+    /// Predicts the updates of all rows: those of tiles, then those of replicated tables with the
+    /// sums over ranks.
+    fn price_updates(&self, rates: RowRates<'_>) -> Estimate {
+        let mut time = Estimate::default();
+        let bytes = self.all_sums + self.replica_update;
+        if self.updated.tiles > 0.0 {
+            time = match rates {
+                RowRates::Gpu(device) => backward(&self.updated, self.update, device),
+                RowRates::Host(costs) => {
+                    HostCosts::price_rows(&self.update_amounts(), &costs.update)
+                }
+            };
+        }
+        if self.summed.tiles > 0.0 {
+            // Each row has one gradient, and rows are in order, so nothing is sorted.
+            time = time.plus(match rates {
+                RowRates::Gpu(device) => {
+                    let ns = UPDATE_START_NS + 1e9 * bytes / bandwidths(device).0;
+                    Estimate::within(ns, UNMEASURED)
+                }
+                RowRates::Host(costs) => {
+                    let amounts = [self.summed.tiles, 0.0, 0.0, bytes, self.all_sums];
+                    HostCosts::price_rows(&amounts, &costs.update)
+                }
+            });
+        }
+        time
+    }
+
+    /// Predicts the sums by row of the gradients of replicated tables, which change no row.
+    fn price_replica_sums(&self, rates: RowRates<'_>) -> Estimate {
+        let GradientSums { tiles, bags, uses, gradients, gradient_reads, .. } = self.summed;
+        match rates {
+            _ if tiles <= 0.0 => Estimate::default(),
+            RowRates::Gpu(device) => backward(&self.summed, self.own_sums, device),
+            RowRates::Host(costs) => {
+                let amounts = [tiles, bags, uses, gradients + self.own_sums, gradient_reads];
+                HostCosts::price_rows(&amounts, &costs.update)
+            }
+        }
     }
 
     fn add(&mut self, tile: &TileTerms, hits: f64) {
         let rows = tile.uses * tile.row_bytes;
         self.tiles += 1.0;
         self.bags += tile.bags;
+        self.uses += tile.uses;
         self.dram += tile.passing_bytes + (1.0 - hits) * rows;
         self.l2 += tile.bags * BAG_BYTES + hits * rows;
         self.longest = self.longest.max(tile.longest);
-        self.rows += tile.rows;
-        self.update += tile.update_bytes;
-        self.gradients += tile.gradient_bytes;
-        self.gradient_reads += tile.gradient_reads;
-        self.hottest = self.hottest.max(tile.hottest);
+        match &tile.replica {
+            None => {
+                self.updated.add(tile);
+                self.update += tile.update_bytes;
+            }
+            Some(replica) => {
+                self.summed.add(tile);
+                self.own_sums += 4.0 * tile.dim * replica.own_rows;
+                self.all_sums += 4.0 * tile.dim * tile.rows_used;
+                self.replica_update += tile.update_bytes;
+            }
+        }
     }
 }
 
@@ -257,8 +374,8 @@ pub fn host_amounts<'a>(
     tiles: impl Iterator<Item = &'a TileTerms> + Clone,
     cache_bytes: f64,
 ) -> [HostAmounts; 2] {
-    let uses = tiles.clone().map(|tile| tile.uses).sum();
-    Sums::new(tiles, cache_bytes).host_amounts(uses)
+    let sums = Sums::new(tiles, cache_bytes);
+    [sums.lookup_amounts(), sums.update_amounts()]
 }
 
 /// Returns the bandwidths of memory and last-level cache in bytes per second.
@@ -278,17 +395,17 @@ fn forward(sums: &Sums, device: &HardwareSpec) -> Estimate {
 }
 
 /// Predicts a row update: ids are sorted by row, the gradients of each row are summed, and each row
-/// is read and written once.
-fn backward(sums: &Sums, uses: f64, device: &HardwareSpec) -> Estimate {
+/// is read and written once. `written` counts the bytes that are read and written for the rows.
+fn backward(sums: &GradientSums, written: f64, device: &HardwareSpec) -> Estimate {
     let (dram, l2) = bandwidths(device);
     let passes = (sums.rows.max(2.0).log2() / SORT_BITS).ceil();
-    let sort = 1e9 * 2.0 * passes * SORTED_BYTES * uses / dram;
+    let sort = 1e9 * 2.0 * passes * SORTED_BYTES * sums.uses / dram;
     // The row update reads the gradient of a bag once for each id of the bag. The share of the
     // gradients that fits into the cache is the share of these reads that hit it.
     let cache = CACHE_SHARE * device.l2_bytes as f64;
     let missed = (1.0 - cache / sums.gradients.max(1.0)).max(0.0);
     let reads = (sums.gradient_reads * missed).max(sums.gradients.min(sums.gradient_reads));
-    let moved = 1e9 * ((reads + sums.update) / dram).max(sums.gradient_reads / l2);
+    let moved = 1e9 * ((reads + written) / dram).max(sums.gradient_reads / l2);
     let hottest = sums.hottest * ROW_NS / GROUPS_PER_ROW;
     let ns = SORT_START_NS + sort + UPDATE_START_NS + moved.max(hottest);
     Estimate::within(ns, UNMEASURED)

@@ -10,7 +10,7 @@ use crate::constraints::TableConstraints;
 use crate::error::Error;
 use crate::layout::{Layout, LayoutKind};
 use crate::placement::Placement;
-use crate::problem::PlanProblem;
+use crate::problem::{PlanProblem, PlanTarget};
 
 /// Least number of columns of a column part, if no constraint gives one: a memory transaction has
 /// 32 bytes, and rows of less than two waste bandwidth.
@@ -30,6 +30,14 @@ impl LayoutChoice {
     #[must_use]
     pub fn parts(self) -> usize {
         self.layout.column_parts() as usize * self.blocks as usize
+    }
+
+    /// Whether TorchRec has a sharding type for the layout of a table.
+    fn exists_in_torchrec(self, table: &TableConfig, hosts: &HostLayout) -> bool {
+        let parts = self.layout.column_parts() as usize;
+        let has_equal_columns = parts < 2 || table.dim.is_multiple_of(4 * parts);
+        let covers_ranks = self.layout != Layout::Row || self.blocks as usize == hosts.world_size();
+        has_equal_columns && covers_ranks
     }
 
     /// Chooses the ranks with the least load, or the hosts whose ranks have the least load. Row
@@ -99,7 +107,15 @@ impl AllowedLayouts {
                 check_agreement(placement, table, beside.unwrap_or(&constraints.every_table))?;
                 choices.push(Vec::new());
             } else {
-                choices.push(list_choices(table, &own, hosts, least_columns)?);
+                let mut own_choices = list_choices(table, &own, hosts, least_columns)?;
+                if problem.target == PlanTarget::Torchrec {
+                    own_choices.retain(|choice| choice.exists_in_torchrec(table, hosts));
+                }
+                if own_choices.is_empty() {
+                    let missing = "TorchRec has none of those that [plan] allows".to_owned();
+                    return Err(Error::NoLayout { table: table.name.clone(), missing });
+                }
+                choices.push(own_choices);
             }
             pinned.push(own.pinned);
         }

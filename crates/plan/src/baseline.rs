@@ -8,7 +8,7 @@ use schema::{Rank, TableId};
 use crate::allowed::{AllowedLayouts, LayoutChoice};
 use crate::layout::{Layout, LayoutKind};
 use crate::neo::{self, NeoWeights, TableSizes};
-use crate::placement::{CandidatePlan, Placement};
+use crate::placement::{CandidatePlan, Placement, is_split_on_one_rank};
 use crate::priced_plan::PricedPlan;
 
 /// A heuristic that places tables without predicting a step.
@@ -216,6 +216,12 @@ fn place_by_differencing(
                 *placement = Placement { layout: choice.layout, ranks };
             }
             placement.ranks[part] = Rank(rank as u32);
+        }
+    }
+    for unit in units {
+        let placement = &mut placements[unit.table];
+        if is_split_on_one_rank(placement) {
+            *placement = unit.choice.place(priced.hosts(), |rank| priced.rank_ns(rank));
         }
     }
     placements

@@ -2,7 +2,7 @@
 //! for a better plan by prices that the measurement has corrected.
 
 use kernel_model::host_costs::{HostCosts, HostRatios};
-use predict::step::{Conditions, Stage, StepPrice, StepPricer};
+use predict::step::{Conditions, STAGES, Stage, StepPrice, StepPricer};
 use predict::workload::Workload;
 use schema::ShardingPlan;
 
@@ -20,7 +20,7 @@ const LEAST_GAIN: f64 = 0.02;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredRank {
     /// In the order of [`Stage::ALL`].
-    pub stages_ns: [f64; 6],
+    pub stages_ns: [f64; STAGES],
     pub step_ns: f64,
 }
 
@@ -31,8 +31,14 @@ pub struct PlanCheck {
     pub predicted: StepPrice,
     /// Measured ÷ predicted time of the run's stages, which corrects prices.
     pub ratios: HostRatios,
-    /// The step of the run's plan by corrected prices, in nanoseconds.
-    pub corrected_ns: f64,
+    /// The measured step of the run, as the mean over ranks, in nanoseconds.
+    pub measured_ns: f64,
+    /// The measured step minus that of the run's plan by corrected prices, in nanoseconds. Steps of
+    /// other plans contain this time as well, so the price of the run's plan is its measured step.
+    pub unpriced_ns: f64,
+    /// The step of the best plan that the search found, whether it is suggested or not, in
+    /// nanoseconds.
+    pub best_ns: f64,
     /// The best plan by corrected prices, if it gains more than the noise.
     pub better: Option<BetterPlan>,
 }
@@ -41,7 +47,8 @@ pub struct PlanCheck {
 #[derive(Clone, Debug)]
 pub struct BetterPlan {
     pub plan: CandidatePlan,
-    /// The predicted step by corrected prices, in nanoseconds.
+    /// The predicted step in nanoseconds: by corrected prices, plus [`PlanCheck::unpriced_ns`]. It
+    /// is longer if the plan gains less with the predicted prices of exchanges.
     pub step_ns: f64,
 }
 
@@ -58,39 +65,58 @@ pub fn check(
     noise: f64,
 ) -> Result<PlanCheck, Error> {
     let PlanProblem { config, features, .. } = *problem;
-    let price = |conditions: Conditions<'_>| {
-        let workload = Workload { config, plan: run_plan, features };
+    let price = |plan: &ShardingPlan, conditions: Conditions<'_>| {
+        let workload = Workload { config, plan, features };
         Ok::<_, Error>(StepPricer::new(workload, conditions)?.into_price())
     };
-    let predicted = price(Conditions { host: Some(costs), ..problem.conditions })?;
+    let predicted = price(run_plan, Conditions { host: Some(costs), ..problem.conditions })?;
     let ratios = compare(&predicted, measured);
     let corrected = costs.scaled(&ratios);
     let conditions = Conditions { host: Some(&corrected), ..problem.conditions };
-    let corrected_ns = price(conditions)?.cost.step.mean_ns;
+    let measured_ns =
+        measured.iter().map(|rank| rank.step_ns).sum::<f64>() / measured.len().max(1) as f64;
+    let unpriced_ns = measured_ns - price(run_plan, conditions)?.cost.step.mean_ns;
     let found = plan(&PlanProblem { conditions, ..*problem }, &PlanOptions::new(0))?;
-    let step_ns = found.cost.step.mean_ns;
-    let is_better = step_ns < (1.0 - noise.max(LEAST_GAIN)) * corrected_ns;
+    // Measured exchanges contain waits, which a plan with fewer messages may not remove. So a gain
+    // must also hold with the predicted prices of exchanges, and the smaller one counts.
+    let without_waits = costs.scaled(&HostRatios { exchange: 1.0, ..ratios });
+    let least = Conditions { host: Some(&without_waits), ..conditions };
+    let new_plan = found.plan.to_sharding_plan(&config.model.tables, run_plan.hosts())?;
+    let step = |plan| Ok::<_, Error>(price(plan, least)?.cost.step.mean_ns);
+    let least_gain_ns = step(run_plan)? - step(&new_plan)?;
+    let step_ns = (found.cost.step.mean_ns + unpriced_ns).max(measured_ns - least_gain_ns);
+    let is_better = step_ns < (1.0 - noise.max(LEAST_GAIN)) * measured_ns;
     let better = is_better.then_some(BetterPlan { plan: found.plan, step_ns });
-    Ok(PlanCheck { predicted, ratios, corrected_ns, better })
+    Ok(PlanCheck { predicted, ratios, measured_ns, unpriced_ns, best_ns: step_ns, better })
 }
 
-/// Returns measured ÷ predicted times, over all ranks. A stage without a predicted time has the
-/// ratio 1.
+/// Returns measured ÷ predicted times. A stage without a predicted time has the ratio 1.
+///
+/// Times of computation are summed over ranks. The measured time of an exchange contains the wait
+/// for slower ranks, which is not a price, so the rank that waited least counts.
 fn compare(predicted: &StepPrice, measured: &[MeasuredRank]) -> HostRatios {
-    let ratio = |stages: &[Stage]| {
-        let sum = |ns: &dyn Fn(usize, Stage) -> f64| -> f64 {
-            let ranks = 0..measured.len().min(predicted.ranks.len());
-            ranks.flat_map(|rank| stages.iter().map(move |stage| ns(rank, *stage))).sum()
-        };
-        let predicted_ns = sum(&|rank, stage| predicted.ranks[rank].stages[stage as usize].mean_ns);
-        let measured_ns = sum(&|rank, stage| measured[rank].stages_ns[stage as usize]);
+    let ranks = || predicted.ranks.iter().zip(measured);
+    let ratio = |[predicted_ns, measured_ns]: [f64; 2]| {
         let is_known = predicted_ns > 0.0 && measured_ns > 0.0;
         if is_known { (measured_ns / predicted_ns).clamp(RATIOS.0, RATIOS.1) } else { 1.0 }
     };
+    let computed = |stage: Stage| {
+        let at = stage as usize;
+        ratio(ranks().fold([0.0; 2], |[predicted_ns, measured_ns], (predicted, measured)| {
+            [predicted_ns + predicted.stages[at].mean_ns, measured_ns + measured.stages_ns[at]]
+        }))
+    };
+    let exchanged = |stages: [Stage; 2]| {
+        ratio(stages.into_iter().fold([0.0; 2], |[predicted_ns, measured_ns], stage| {
+            let at = stage as usize;
+            let least = ranks().map(|rank| rank.1.stages_ns[at]).fold(f64::INFINITY, f64::min);
+            [predicted_ns + predicted.stages[at].mean_ns, measured_ns + least]
+        }))
+    };
     HostRatios {
-        lookup: ratio(&[Stage::EmbeddingForward]),
-        update: ratio(&[Stage::EmbeddingBackward]),
-        dense: ratio(&[Stage::Dense]),
-        exchange: ratio(&[Stage::OutputDist, Stage::GradientDist]),
+        lookup: computed(Stage::EmbeddingForward),
+        update: computed(Stage::EmbeddingBackward),
+        dense: computed(Stage::Dense),
+        exchange: exchanged([Stage::OutputDist, Stage::GradientDist]),
     }
 }

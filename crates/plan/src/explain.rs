@@ -1,7 +1,7 @@
 //! Explains a plan: why a table lies where it lies, and what other layouts would cost.
 
 use kernel_model::Estimate;
-use predict::step::StepCost;
+use predict::step::{STAGES, StepCost};
 
 use crate::allowed::AllowedLayouts;
 use crate::error::Error;
@@ -42,7 +42,7 @@ pub struct AlternativePlacement {
     pub added_ns: f64,
     /// Nanoseconds by which each stage would lengthen the step more, in the order of
     /// [`predict::step::Stage::ALL`].
-    pub added_stages_ns: [f64; 6],
+    pub added_stages_ns: [f64; STAGES],
 }
 
 /// The placement of a table, its reason, and its alternatives.
@@ -53,7 +53,7 @@ pub struct TableExplanation {
     pub reason: PlacementReason,
     pub cost: StepCost,
     /// Time by which each stage lengthens the step, in the order of [`predict::step::Stage::ALL`].
-    pub stages: [Estimate; 6],
+    pub stages: [Estimate; STAGES],
     /// The best other placement of each layout: first those that fit, the fastest first.
     pub alternatives: Vec<AlternativePlacement>,
 }
@@ -125,7 +125,7 @@ fn alternative(
     priced: &PricedPlan<'_>,
     placement: Placement,
     before: StepCost,
-    stages_before: &[Estimate; 6],
+    stages_before: &[Estimate; STAGES],
 ) -> AlternativePlacement {
     let (cost, stages) = (priced.cost(), priced.pricer().stages());
     AlternativePlacement {

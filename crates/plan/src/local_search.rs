@@ -1,16 +1,20 @@
 //! Local search: changes of single tables that lower the predicted step, from several starts.
 
+use std::ops::ControlFlow;
+
 use schema::random::CounterRng;
 use schema::{Rank, TableId};
 
 use crate::allowed::AllowedLayouts;
 use crate::layout::Layout;
-use crate::placement::{CandidatePlan, Placement};
+use crate::placement::{CandidatePlan, Placement, is_split_on_one_rank};
 use crate::priced_plan::{PlanScore, PricedPlan, RankMeasure};
 
 /// Number of changes without success, per table, after which the search changes some tables at
 /// random and goes on from there.
 const PATIENCE_PER_TABLE: u64 = 8;
+/// Number of changes between two reports of progress.
+const OBSERVED_EVERY: u64 = 256;
 /// Least number of changes without success before random changes.
 const PATIENCE: u64 = 100;
 
@@ -32,19 +36,30 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
         Self { priced, allowed, random, drawn: 0 }
     }
 
-    /// Improves the plan until `budget` plans were priced, and returns the best one.
+    /// Improves the plan until `budget` plans were priced or `observe`, which receives the number
+    /// of all priced plans, breaks. Returns the best plan.
     #[must_use]
-    pub fn improve(mut self, budget: u64) -> (PlanScore, CandidatePlan) {
+    pub fn improve(
+        mut self,
+        budget: u64,
+        observe: &dyn Fn(u64) -> ControlFlow<()>,
+    ) -> (PlanScore, CandidatePlan) {
         let end = self.priced.priced().saturating_add(budget);
         let tables = self.priced.plan().placements.len();
         let patience = PATIENCE + PATIENCE_PER_TABLE * tables as u64;
         let mut score = self.priced.score();
         let mut best: Option<(PlanScore, CandidatePlan)> = None;
+        if observe(self.priced.priced()).is_break() {
+            return (score, self.priced.plan().clone());
+        }
         self.sweep(&mut score, end);
         let (mut failures, mut attempts) = (0, 0);
         // Attempts that change nothing are not priced, so they are limited as well.
         while self.priced.priced() < end && attempts < 4 * budget {
             attempts += 1;
+            if attempts % OBSERVED_EVERY == 0 && observe(self.priced.priced()).is_break() {
+                break;
+            }
             failures = if self.try_change(&mut score) { 0 } else { failures + 1 };
             if failures > patience {
                 failures = 0;
@@ -190,6 +205,9 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
             return None;
         }
         placement.ranks[part] = to;
+        if is_split_on_one_rank(&placement) {
+            return None;
+        }
         if placement.layout == Layout::Row {
             // A host adds up partial sums in the order of ranks.
             placement.ranks.sort_unstable();
@@ -216,7 +234,7 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
             let part =
                 placement.ranks.iter().position(|rank| *rank == old).filter(|_| is_single)?;
             placement.ranks[part] = new;
-            Some(placement)
+            (!is_split_on_one_rank(&placement)).then_some(placement)
         });
         let (Some(own), Some(others)) = (own, others) else { return false };
         let before = self.priced.plan().placements[table].clone();

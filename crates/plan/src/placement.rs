@@ -9,6 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::layout::{Layout, LayoutKind};
 pub use schema::layout::Placement;
 
+/// Whether all column parts of a placement lie on one rank, which costs more than a whole table.
+#[must_use]
+pub fn is_split_on_one_rank(placement: &Placement) -> bool {
+    let is_column = matches!(placement.layout, Layout::Column { .. });
+    is_column && placement.ranks.windows(2).all(|pair| pair[0] == pair[1])
+}
+
 /// The placement of every table of a model, in the model's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -6,6 +6,17 @@ use schema::{FeatureStats, HostLayout, JobConfig};
 use crate::constraints::Constraints;
 use crate::error::Error;
 
+/// The program that is to run a plan, which limits the layouts of tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlanTarget {
+    /// rowmill, which runs every layout.
+    #[default]
+    Rowmill,
+    /// TorchRec too. It splits rows over all ranks or over the ranks of a host, and columns into
+    /// equal parts of a multiple of 4.
+    Torchrec,
+}
+
 /// A workload whose tables are to be placed on all ranks of a topology.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanProblem<'a> {
@@ -17,6 +28,13 @@ pub struct PlanProblem<'a> {
     /// of the topology.
     pub conditions: Conditions<'a>,
     pub constraints: &'a Constraints,
+    pub target: PlanTarget,
+}
+
+/// Whether constraints limit where tables may lie. A file of statistics does not.
+#[must_use]
+pub fn limits_plans(constraints: &Constraints) -> bool {
+    !Constraints { stats: None, ..constraints.clone() }.is_empty()
 }
 
 impl PlanProblem<'_> {

@@ -2,6 +2,7 @@
 //! best of them.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use predict::step::{Conditions, StepCost};
 use schema::Topology;
@@ -87,6 +88,25 @@ pub struct PlanResult {
     pub priced: u64,
 }
 
+/// How far a search is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SearchProgress {
+    /// Number of plans that local search has priced.
+    pub priced: u64,
+    /// Number of plans after which the search ends.
+    pub budget: u64,
+}
+
+/// A function that is told how far a search is, and may end it.
+pub type SearchObserver<'a> = &'a dyn Fn(SearchProgress) -> ControlFlow<()>;
+
+/// What a run of the search gets besides its problem.
+#[derive(Clone, Copy)]
+struct SearchRun<'a> {
+    options: &'a PlanOptions,
+    observe: SearchObserver<'a>,
+}
+
 /// Makes a plan for a problem. The step of a searched plan is never longer than that of the best
 /// heuristic that fits.
 ///
@@ -97,9 +117,22 @@ pub struct PlanResult {
 /// [`AllowedLayouts::new`] for constraints that cannot be satisfied, and [`Error::Step`] for a
 /// workload that cannot be priced.
 pub fn plan(problem: &PlanProblem<'_>, options: &PlanOptions) -> Result<PlanResult, Error> {
+    plan_observed(problem, options, &|_| ControlFlow::Continue(()))
+}
+
+/// Makes a plan as [`plan`] does, and tells `observe` from time to time how far the search is. If
+/// `observe` breaks, the search ends with the best plan so far.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_observed(
+    problem: &PlanProblem<'_>,
+    options: &PlanOptions,
+    observe: SearchObserver<'_>,
+) -> Result<PlanResult, Error> {
     let first = first_plan(problem)?;
     let mut priced = PricedPlan::new(*problem, &first)?;
-    let found = find_best(&mut priced, options)?;
+    let found = find_best(&mut priced, options, observe)?;
     if found.score.overflow > 0 {
         return Err(Error::Memory(describe_shortage(&priced, options)));
     }
@@ -114,7 +147,11 @@ struct FoundPlan {
 }
 
 /// Searches for the best plan, and leaves `priced` with it.
-fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<FoundPlan, Error> {
+fn find_best(
+    priced: &mut PricedPlan<'_>,
+    options: &PlanOptions,
+    observe: SearchObserver<'_>,
+) -> Result<FoundPlan, Error> {
     let problem = *priced.problem();
     let allowed = AllowedLayouts::new(&problem, priced.hosts())?;
     let weights = options
@@ -143,7 +180,7 @@ fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<Found
             starts.push((priced.score(), plan.clone()));
         }
         starts.extend(proposal::propose(priced, &allowed, weights));
-        starts = search_from(starts, priced, &allowed, options);
+        starts = search_from(starts, priced, &allowed, SearchRun { options, observe });
     }
     let Some((score, plan)) = best(starts) else { return Err(Error::NoTables) };
     priced.adopt(&plan);
@@ -157,7 +194,7 @@ fn search_from(
     mut starts: Vec<(PlanScore, CandidatePlan)>,
     priced: &mut PricedPlan<'_>,
     allowed: &AllowedLayouts,
-    options: &PlanOptions,
+    SearchRun { options, observe }: SearchRun<'_>,
 ) -> Vec<(PlanScore, CandidatePlan)> {
     starts.sort_by(|a, b| a.0.order(&b.0));
     starts.dedup_by(|a, b| a.0 == b.0);
@@ -176,14 +213,16 @@ fn search_from(
         .budget
         .unwrap_or_else(|| (BUDGET_PER_TABLE * tables).clamp(*BUDGET.start(), *BUDGET.end()));
     let random = CounterRng::new(options.seed, 0);
-    let mut number = 0;
+    let (mut number, before) = (0, priced.priced());
+    let observe = |priced: u64| observe(SearchProgress { priced: priced - before, budget });
     for round in 0..ROUNDS {
         let share = budget / u64::from(ROUNDS) / starts.len().max(1) as u64;
         for start in &mut starts {
             priced.adopt(&start.1);
             let own = (round == 0).then(|| allowed.only(&start.1.kinds()));
             let allowed = own.as_ref().unwrap_or(allowed);
-            *start = LocalSearch::new(priced, allowed, random.child(number)).improve(share);
+            let search = LocalSearch::new(priced, allowed, random.child(number));
+            *start = search.improve(share, &observe);
             number += 1;
         }
         starts.sort_by(|a, b| a.0.order(&b.0));
@@ -245,7 +284,8 @@ fn find_least_hosts(problem: &PlanProblem<'_>) -> Option<u32> {
 fn finds_fitting_plan(problem: PlanProblem<'_>, options: &PlanOptions) -> bool {
     let Ok(first) = first_plan(&problem) else { return false };
     let Ok(mut priced) = PricedPlan::new(problem, &first) else { return false };
-    find_best(&mut priced, options).is_ok_and(|found| found.score.overflow == 0)
+    find_best(&mut priced, options, &|_| ControlFlow::Continue(()))
+        .is_ok_and(|found| found.score.overflow == 0)
 }
 
 /// Returns the constraints without which a plan fits: those of one table on the fullest rank, if

@@ -89,6 +89,9 @@ impl<'a> Conditions<'a> {
     }
 }
 
+/// Number of [`Stage`]s.
+pub const STAGES: usize = 7;
+
 /// The stages of a step, in order. Ranks synchronize at each exchange between two stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -98,9 +101,10 @@ pub enum Stage {
     EmbeddingForward,
     /// Pooled vectors move to the ranks of their samples.
     OutputDist,
-    /// Dense layers run forward and backward, gradients are reduced, and dense parameters are
-    /// updated.
+    /// Dense layers run forward and backward, and dense parameters are updated.
     Dense,
+    /// Gradients of dense parameters are summed over ranks.
+    AllReduce,
     /// Gradients of pooled vectors move to the ranks that hold the rows.
     GradientDist,
     /// Ids are sorted, gradients are summed by row, and rows are updated.
@@ -109,14 +113,19 @@ pub enum Stage {
 
 impl Stage {
     /// All stages in the order in which they run.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; STAGES] = [
         Self::InputDist,
         Self::EmbeddingForward,
         Self::OutputDist,
         Self::Dense,
+        Self::AllReduce,
         Self::GradientDist,
         Self::EmbeddingBackward,
     ];
+
+    /// The stages in which ranks exchange ids, vectors or gradients.
+    pub const EXCHANGES: [Self; 4] =
+        [Self::InputDist, Self::OutputDist, Self::AllReduce, Self::GradientDist];
 
     /// Returns the stage to which an action of the trainer's stage graph belongs.
     #[must_use]
@@ -129,6 +138,7 @@ impl Stage {
             Action::GradientExchange | Action::GroupExchange | Action::RowTerms => {
                 Self::GradientDist
             }
+            Action::AllReduce(_) => Self::AllReduce,
             Action::EmbeddingUpdate => Self::EmbeddingBackward,
             _ => Self::Dense,
         }
@@ -142,6 +152,7 @@ impl Stage {
             Self::EmbeddingForward => "embedding_forward",
             Self::OutputDist => "output_dist",
             Self::Dense => "dense",
+            Self::AllReduce => "all_reduce",
             Self::GradientDist => "gradient_dist",
             Self::EmbeddingBackward => "embedding_backward",
         }
@@ -153,7 +164,7 @@ impl Stage {
 pub struct RankPrice {
     pub rank: u32,
     /// Time that each stage adds to the step on this rank, in the order of [`Stage::ALL`].
-    pub stages: [Estimate; 6],
+    pub stages: [Estimate; STAGES],
     /// Mean time for which the rank waits for slower ranks and for the host. All stages and this
     /// time add up to the step.
     pub wait_ns: f64,
@@ -166,7 +177,7 @@ pub struct StepPrice {
     pub cost: StepCost,
     /// Time by which each stage lengthens the step, in the order of [`Stage::ALL`]. An exchange
     /// beside other stages counts only while the step waits for it.
-    pub stages: [Estimate; 6],
+    pub stages: [Estimate; STAGES],
     pub ranks: Vec<RankPrice>,
     /// Dense operations of the rank with the most samples.
     pub ops: Vec<OpPrice>,

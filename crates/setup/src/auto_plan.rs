@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use kernel_model::host_costs::HostCosts;
 use plan::search::BaselinePlan;
-use plan::{Layout, PlanOptions, PlanProblem, PlanResult};
+use plan::{Layout, PlanOptions, PlanProblem, PlanResult, PlanTarget};
 use predict::step::{Conditions, Models, StepCost};
 use schema::topology::{Flops, HARDWARE, HostFabric, Link};
 use schema::{HardwareSpec, HostLayout, JobConfig, ShardingPlan, Topology};
@@ -56,6 +56,7 @@ pub fn plan_for_run(
         features: &features,
         conditions: Conditions { host: host.as_ref(), ..Conditions::new(&topology, &models) },
         constraints: &config.plan,
+        target: PlanTarget::Rowmill,
     };
     let found = plan::plan(&problem, &PlanOptions::new(0))?;
     let whole = host.as_ref().and_then(|_| best_whole_tables(&found));

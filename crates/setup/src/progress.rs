@@ -25,6 +25,8 @@ pub enum ProgressUnit {
     Draws,
     /// Measurements of configurations or of tables.
     Measurements,
+    /// Sharding plans that a search prices.
+    Plans,
 }
 
 /// The progress of one task, which is shown as a bar or as plain lines.
@@ -139,6 +141,7 @@ impl Meter {
             ProgressUnit::Steps => render::counted(amount, "step"),
             ProgressUnit::Draws => render::counted(amount, "draw"),
             ProgressUnit::Measurements => render::counted(amount, "measurement"),
+            ProgressUnit::Plans => render::counted(amount, "plan"),
         }
     }
 }

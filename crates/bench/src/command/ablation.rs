@@ -9,7 +9,6 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use analyze::distribution;
-use comm::DelayedLink;
 use device::Cpu;
 use schema::stage::{ActionBatch, ActionPart, Overlap, Resource};
 use schema::{HostLayout, JobConfig, ReplicaGroups, Schedule, Stage, StepGraph};
@@ -22,7 +21,7 @@ use train::model::ActionTime;
 use super::ranks::BenchRanks;
 use crate::args::BenchAblation;
 use bench::batches;
-use bench::sample::STOPPING;
+use bench::sample::{STOPPING, place_in_round};
 use bench::steps::make_batches;
 use setup::config::ResolvedJob;
 use setup::error::{EXIT_INTERRUPTED, Error};
@@ -107,7 +106,7 @@ struct AblationBench {
 
 /// Runs `rowmill-bench ablation` and prints its result.
 pub fn run(args: &BenchAblation, session: &Session) -> Result<ExitCode, Error> {
-    let job = config::job(&args.config, &args.set)?;
+    let job = config::job(&args.training.config, &args.training.set)?;
     rows::check_known(&job.config.model.tables, "rowmill-bench ablation")?;
     check_memory(args, &job, session)?;
     let stop = interrupt::stop_flag(STOPPING);
@@ -115,9 +114,9 @@ pub fn run(args: &BenchAblation, session: &Session) -> Result<ExitCode, Error> {
     let mut bench = AblationBench::new(job.config, args, session.threads)?;
     let schedules = list_schedules();
     let mut rounds: Vec<[Vec<AblationStep>; SCHEDULES]> = Vec::new();
-    let total = Some(args.rounds * SCHEDULES as u64);
+    let total = Some(args.timed.rounds * SCHEDULES as u64);
     let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Measurements, total);
-    while (rounds.len() as u64) < args.rounds && !stop.load(Ordering::SeqCst) {
+    while (rounds.len() as u64) < args.timed.rounds && !stop.load(Ordering::SeqCst) {
         rounds.push(bench.measure_round(&schedules, rounds.len(), &stop, &mut meter)?);
     }
     meter.finish();
@@ -140,7 +139,7 @@ fn check_memory(args: &BenchAblation, job: &ResolvedJob, session: &Session) -> R
     let rows = batches::distinct_batches(batch_size).saturating_mul(batch_size) as u64;
     let run = memory_check::RunSize {
         job,
-        data: DataSize::for_batches(&job.config, rows, args.pooling),
+        data: DataSize::for_batches(&job.config, rows, args.training.pooling),
         tiling: &tiling(args)?,
         threads: session.threads,
         processes: None,
@@ -153,7 +152,7 @@ fn check_memory(args: &BenchAblation, job: &ResolvedJob, session: &Session) -> R
 
 /// Returns the tiling over ranks that are all on one host.
 fn tiling(args: &BenchAblation) -> Result<Tiling, Error> {
-    let hosts = HostLayout::on_one_host(args.ranks as usize);
+    let hosts = HostLayout::on_one_host(args.training.ranks as usize);
     Ok(Tiling::new(args.sharding, hosts, ReplicaGroups::SINGLE)?)
 }
 
@@ -168,18 +167,16 @@ fn list_schedules() -> [Schedule; SCHEDULES] {
 
 impl AblationBench {
     fn new(config: JobConfig, args: &BenchAblation, threads: usize) -> Result<Self, Error> {
-        let threads = (threads / args.ranks as usize).max(1);
+        let threads = args.training.threads_per_rank(threads);
         let plan = tiling(args)?.plan(&config.model.tables);
         let batch_size = config.training.batch_size;
         let count = batches::distinct_batches(batch_size);
         let host = device::Pool::new(threads);
-        let batches = make_batches(&config, args.pooling, &host, count)?;
-        let link = DelayedLink { latency: args.delay, bandwidth: args.bandwidth };
-        let link = (!args.delay.is_zero()).then_some(link);
+        let batches = make_batches(&config, args.training.pooling, &host, count)?;
         let graph = StepGraph::new(&config, BUCKET_BYTES, Schedule::PIPELINED, &plan);
         let beside = EXCHANGES.map(|(overlap, _)| stages_beside(&graph, overlap)).to_vec();
-        let ranks = BenchRanks::new(config, plan, &batches, threads, link)?;
-        Ok(Self { ranks, beside, steps: args.steps })
+        let ranks = BenchRanks::new(config, plan, &batches, threads, args.timed.link())?;
+        Ok(Self { ranks, beside, steps: args.timed.steps })
     }
 
     /// Runs all schedules, in an order that changes from round to round.
@@ -192,8 +189,7 @@ impl AblationBench {
     ) -> Result<[Vec<AblationStep>; SCHEDULES], Error> {
         let mut steps: [Vec<AblationStep>; SCHEDULES] = Default::default();
         for turn in 0..SCHEDULES {
-            let forward = (round / 2 + turn) % SCHEDULES;
-            let number = if round.is_multiple_of(2) { forward } else { SCHEDULES - 1 - forward };
+            let number = place_in_round(round, turn, SCHEDULES);
             if stop.load(Ordering::SeqCst) {
                 break;
             }
@@ -263,9 +259,9 @@ impl AblationBench {
         AblationReport {
             config: origin.to_owned(),
             batch_size: self.ranks.batch_size(),
-            ranks: args.ranks,
+            ranks: args.training.ranks,
             threads_per_rank: self.ranks.threads(),
-            delay_us: 1e6 * args.delay.as_secs_f64(),
+            delay_us: 1e6 * args.timed.delay.as_secs_f64(),
             bandwidth_gb_per_s: self.ranks.link().map(|link| link.bandwidth / 1e9),
             rounds: rounds.len(),
             steps_per_round: self.steps,

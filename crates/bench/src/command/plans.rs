@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use comm::DelayedLink;
 use device::Cpu;
 use kernel_model::host_costs::HostCosts;
-use predict::step::{Conditions, Models, Stage};
+use predict::step::{Conditions, Models, STAGES, Stage};
 use schema::{JobConfig, Schedule};
 use serde::Serialize;
 use train::Model;
 
 use super::ranks::BenchRanks;
 use crate::args::BenchPlans;
-use bench::sample::{STOPPING, median};
+use bench::sample::{STOPPING, median, place_in_round};
 use bench::steps::make_batches;
 use chosen::ChosenPlan;
 use setup::auto_plan::cpu_topology;
@@ -44,7 +44,6 @@ const CHANGED: [(&str, &str); 4] = [
 ];
 /// Batches that are trained in turn.
 const BATCHES: usize = 8;
-const STAGES: usize = Stage::ALL.len();
 
 /// Limits that each model must keep.
 const TAU_LEAST: f64 = 0.7;
@@ -68,6 +67,7 @@ struct MeasuredCosts {
     flop_ns: f64,
     byte_ns: f64,
     copy_ns: f64,
+    row_ns: f64,
     lookup: [f64; 5],
     update: [f64; 5],
     distribution: [f64; 3],
@@ -125,7 +125,7 @@ struct RankStep {
 /// Runs `rowmill-bench plans` and prints its result.
 pub fn run(args: &BenchPlans, session: &Session) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(STOPPING);
-    let link = DelayedLink { latency: args.delay, bandwidth: args.bandwidth };
+    let link = args.timed.link();
     session.console.say("measuring costs of this machine");
     let costs = calibrate::host_costs(link)?;
     let mut models = Vec::new();
@@ -135,14 +135,15 @@ pub fn run(args: &BenchPlans, session: &Session) -> Result<ExitCode, Error> {
     }
     let interrupted = stop.load(Ordering::SeqCst);
     let report = PlansReport {
-        delay_us: 1e6 * args.delay.as_secs_f64(),
-        bandwidth_gb_per_s: args.bandwidth / 1e9,
-        rounds: args.rounds,
-        steps_per_round: args.steps,
+        delay_us: 1e6 * args.timed.delay.as_secs_f64(),
+        bandwidth_gb_per_s: args.timed.bandwidth / 1e9,
+        rounds: args.timed.rounds,
+        steps_per_round: args.timed.steps,
         costs: MeasuredCosts {
             flop_ns: costs.flop_ns,
             byte_ns: costs.byte_ns,
             copy_ns: costs.copy_ns,
+            row_ns: costs.row_ns,
             lookup: costs.lookup,
             update: costs.update,
             distribution: costs.distribution,
@@ -178,7 +179,7 @@ fn jobs(args: &BenchPlans) -> Result<Vec<(String, JobConfig)>, Error> {
 /// What the measurements of all models share.
 struct ModelBench<'a> {
     args: &'a BenchPlans,
-    link: DelayedLink,
+    link: Option<DelayedLink>,
     costs: &'a HostCosts,
     session: &'a Session,
     stop: &'a AtomicBool,
@@ -202,6 +203,7 @@ impl ModelBench<'_> {
                 ..Conditions::new(&topology, &kernels)
             },
             constraints: &job.plan,
+            target: plan::PlanTarget::Rowmill,
         };
         let plans = chosen::choose(&problem, args.plans)?;
         session.console.say(format_args!("building {} plans of {name}", plans.len()));
@@ -209,21 +211,19 @@ impl ModelBench<'_> {
         let mut ranks = Vec::new();
         for chosen in &plans {
             let plan = chosen.sharding.clone();
-            ranks.push(BenchRanks::new(job.clone(), plan, &batches, 1, Some(self.link))?);
+            ranks.push(BenchRanks::new(job.clone(), plan, &batches, 1, self.link)?);
         }
-        let total = args.rounds * ranks.len() as u64;
+        let total = args.timed.rounds * ranks.len() as u64;
         let unit = ProgressUnit::Measurements;
         let mut meter = Meter::start(session.console, "measuring", unit, Some(total));
         let mut rounds: Vec<Vec<RankStep>> = vec![Vec::new(); plans.len()];
-        for round in 0..args.rounds as usize {
+        for round in 0..args.timed.rounds as usize {
             for turn in 0..ranks.len() {
                 if self.stop.load(Ordering::SeqCst) {
                     return Ok(None);
                 }
-                // The order changes from round to round.
-                let forward = (round / 2 * 7 + turn) % ranks.len();
-                let at = if round % 2 == 0 { forward } else { ranks.len() - 1 - forward };
-                let steps = ranks[at].measure(Schedule::PIPELINED, args.steps, &read_step)?;
+                let at = place_in_round(round, turn, ranks.len());
+                let steps = ranks[at].measure(Schedule::PIPELINED, args.timed.steps, &read_step)?;
                 rounds[at].push(median_step(&steps));
                 meter.advance((round * ranks.len() + turn + 1) as u64, "");
             }

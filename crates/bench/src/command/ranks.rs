@@ -82,11 +82,7 @@ impl BenchRanks {
         read: &(dyn Fn(f64, &Model<Cpu>) -> T + Sync),
     ) -> Result<Vec<Vec<T>>, Error> {
         let graph = StepGraph::new(&self.config, BUCKET_BYTES, schedule, &self.plan);
-        let ends =
-            InProcess::ends(self.ranks.len() as u32).into_iter().map(|end| match self.link {
-                None => Communicator::over(Arc::new(end)),
-                Some(link) => Communicator::over(Arc::new(Delayed::new(Arc::new(end), link))),
-            });
+        let ends = communicators(self.ranks.len() as u32, self.link);
         let (batch_size, plan) = (self.config.training.batch_size, &self.plan);
         std::thread::scope(|scope| {
             let mut ranks = Vec::new();
@@ -105,6 +101,16 @@ impl BenchRanks {
             ranks.into_iter().map(join).collect()
         })
     }
+}
+
+/// Creates the communicators of `count` ranks. Messages are delayed by `link`, or pass directly
+/// between the ranks if there is none.
+pub fn communicators(count: u32, link: Option<DelayedLink>) -> Vec<Communicator> {
+    let communicator = |end: InProcess| match link {
+        None => Communicator::over(Arc::new(end)),
+        Some(link) => Communicator::over(Arc::new(Delayed::new(Arc::new(end), link))),
+    };
+    InProcess::ends(count).into_iter().map(communicator).collect()
 }
 
 impl BenchRank {

@@ -4,7 +4,6 @@
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
-use comm::DelayedLink;
 use device::Isa;
 use schema::{HostLayout, JobConfig, ReplicaGroups, Schedule, ShardingPlan};
 use serde::Serialize;
@@ -13,7 +12,7 @@ use super::ablation::mean_interval;
 use super::ranks::BenchRanks;
 use crate::args::BenchSharding;
 use bench::batches;
-use bench::sample::{STOPPING, median};
+use bench::sample::{STOPPING, median, place_in_round};
 use bench::steps::make_batches;
 use setup::args::Sharding;
 use setup::device::ComputeDevice;
@@ -60,34 +59,37 @@ struct RuleTimes {
 
 /// Runs `rowmill-bench sharding` and prints its result.
 pub fn run(args: &BenchSharding, session: &Session) -> Result<ExitCode, Error> {
-    let job = config::job(&args.config, &args.set)?;
+    let BenchSharding { training, timed } = args;
+    let job = config::job(&training.config, &training.set)?;
     rows::check_known(&job.config.model.tables, "rowmill-bench sharding")?;
     let stop = interrupt::stop_flag(STOPPING);
-    let threads = (session.threads / args.ranks as usize).max(1);
-    let plans = list_plans(&job.config, args, session)?;
+    let threads = training.threads_per_rank(session.threads);
+    let plans = list_plans(&job.config, training.ranks, session)?;
     session.console.say(format_args!("building {} under {} plans", job.origin, plans.len()));
     let batch_size = job.config.training.batch_size;
     let count = batches::distinct_batches(batch_size).min(BATCHES);
-    let batches = make_batches(&job.config, args.pooling, &device::Pool::new(threads), count)?;
-    let link = DelayedLink { latency: args.delay, bandwidth: args.bandwidth };
-    let link = (!args.delay.is_zero()).then_some(link);
+    let batches = make_batches(&job.config, training.pooling, &device::Pool::new(threads), count)?;
     let mut ranks = Vec::new();
     for RulePlan { plan, .. } in &plans {
-        ranks.push(BenchRanks::new(job.config.clone(), plan.clone(), &batches, threads, link)?);
+        ranks.push(BenchRanks::new(
+            job.config.clone(),
+            plan.clone(),
+            &batches,
+            threads,
+            timed.link(),
+        )?);
     }
-    let total = Some(args.rounds * plans.len() as u64);
+    let total = Some(timed.rounds * plans.len() as u64);
     let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Measurements, total);
     let mut rounds: Vec<Vec<f64>> = vec![Vec::new(); plans.len()];
-    'rounds: for round in 0..args.rounds as usize {
+    'rounds: for round in 0..timed.rounds as usize {
         for turn in 0..plans.len() {
             if stop.load(Ordering::SeqCst) {
                 rounds.iter_mut().for_each(|steps| steps.truncate(round));
                 break 'rounds;
             }
-            // The order changes from round to round.
-            let forward = (round / 2 + turn) % plans.len();
-            let at = if round % 2 == 0 { forward } else { plans.len() - 1 - forward };
-            rounds[at].push(measure(&mut ranks[at], args.steps)?);
+            let at = place_in_round(round, turn, plans.len());
+            rounds[at].push(measure(&mut ranks[at], timed.steps)?);
             meter.advance((round * plans.len() + turn + 1) as u64, "");
         }
     }
@@ -108,11 +110,11 @@ pub fn run(args: &BenchSharding, session: &Session) -> Result<ExitCode, Error> {
     let report = ShardingReport {
         config: job.origin,
         batch_size,
-        ranks: args.ranks,
+        ranks: training.ranks,
         threads_per_rank: threads,
-        delay_us: 1e6 * args.delay.as_secs_f64(),
+        delay_us: 1e6 * timed.delay.as_secs_f64(),
         rounds: measured,
-        steps_per_round: args.steps,
+        steps_per_round: timed.steps,
         rules,
         best_rule,
         best_over_auto: mean,
@@ -132,12 +134,8 @@ struct RulePlan {
 }
 
 /// Makes the plan of the search first, and then those of the rules.
-fn list_plans(
-    config: &JobConfig,
-    args: &BenchSharding,
-    session: &Session,
-) -> Result<Vec<RulePlan>, Error> {
-    let hosts = HostLayout::on_one_host(args.ranks as usize);
+fn list_plans(config: &JobConfig, ranks: u32, session: &Session) -> Result<Vec<RulePlan>, Error> {
+    let hosts = HostLayout::on_one_host(ranks as usize);
     let device = ComputeDevice::Cpu(Isa::detect());
     let auto = auto_plan::plan_for_run(config, &hosts, 1, &device, session)?;
     let mut plans = vec![RulePlan { rule: AUTO.to_owned(), plan: auto }];

@@ -77,7 +77,7 @@ pub struct PlanSearch {
     pub seed: u64,
     /// Explain why a table lies where it lies, and what its next best layouts would cost
     /// (repeatable)
-    #[arg(long, value_name = "TABLE")]
+    #[arg(long, value_name = "TABLE", conflicts_with = "by")]
     pub explain: Vec<String>,
     /// What each row describes
     #[arg(long, value_enum, default_value_t = PlanRows::Rank)]
@@ -85,7 +85,8 @@ pub struct PlanSearch {
     /// Write the plan to this file, which rowmill train --plan reads
     #[arg(short, long, value_name = "FILE.json")]
     pub output: Option<PathBuf>,
-    /// Also write the plan in the form of TorchRec's planner
+    /// Also write the plan in the form of TorchRec's planner. The search then uses only layouts
+    /// that TorchRec has
     #[arg(long, value_name = "FILE.json")]
     pub torchrec: Option<PathBuf>,
     /// Also draw time and memory of each rank
@@ -144,7 +145,8 @@ pub struct PlanCheckArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  rowmill plan convert plan.json --model job.toml --to torchrec --output plan-torchrec.json
+  rowmill plan convert plan.json --model job.toml --to torchrec --ranks-per-host 8 \
+    --output plan-torchrec.json
   rowmill plan convert plan-torchrec.json --model job.toml --to rowmill --output plan.json")]
 pub struct PlanConvert {
     /// The plan to convert
@@ -159,6 +161,10 @@ pub struct PlanConvert {
     /// The form of the new file
     #[arg(long, value_enum)]
     pub to: PlanForm,
+    /// Number of ranks of each host, from which TorchRec's plan numbers the devices of a host
+    /// (with --to torchrec) [default: all ranks are on one host]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks_per_host: Option<u32>,
     /// The new file
     #[arg(short, long, value_name = "FILE.json")]
     pub output: PathBuf,

@@ -6,30 +6,35 @@ mod convert;
 mod drawing;
 mod rows;
 mod simulate;
+mod summary;
 mod timeline_drawing;
 
+use std::cell::RefCell;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use clap::ValueEnum;
+use plan::search::SearchProgress;
 use plan::torchrec::{self, Partitioner, TorchrecProblem};
-use plan::{Baseline, CandidatePlan, PlanMethod, PlanOptions, PlanProblem, PlanResult};
-use predict::step::{Stage, StepPrice, StepPricer};
-use schema::{Bytes, JobConfig, ReplicaGroups, ShardingPlan};
+use plan::{Baseline, CandidatePlan, PlanMethod, PlanOptions, PlanProblem, PlanResult, PlanTarget};
+use predict::step::{StepPrice, StepPricer};
+use schema::{JobConfig, ReplicaGroups, ShardingPlan};
 use setup::Session;
 use setup::args::{NeverRunStep, Sharding};
 use setup::error::{Error, UsageError};
 use setup::plan::{PlanText, Tiling};
-use setup::table_output::{self, TableTarget};
+use setup::progress::{Meter, ProgressUnit};
 use setup::workload::{Workload, planned_features};
-use setup::{output, render};
+use setup::{interrupt, output};
 
 use crate::args::{CostChoice, PlanArgs, PlanRows, PlanSearch, PlanVerb};
 use crate::command::predict::hardware_step::{
     Hardware, StepHost, StepOptions, conditions, report_hardware,
 };
-use drawing::Panel;
 use rows::RuleRow;
+use summary::{PlanOutput, PlanSummary};
 
 /// Largest product of tables and ranks with which TorchRec's planner, which places thousands of
 /// proposals, makes a start. With more, it takes longer than the whole search.
@@ -82,33 +87,31 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
         features: &workload.features,
         conditions: conditions(topology, models, &workload, options),
         constraints: &config.plan,
+        target: if args.torchrec.is_some() { PlanTarget::Torchrec } else { PlanTarget::Rowmill },
     };
+    if problem.target == PlanTarget::Torchrec {
+        session.console.say("--torchrec: the search uses only layouts that TorchRec has");
+    }
     check_explained(args, config)?;
-    let found = Found::search(&problem, args)?;
+    let found = Found::search(&problem, args, session)?;
     let priced = PricedPlan::new(&problem, &found.chosen)?;
-    describe(&found, &priced, session);
+    let summary = PlanSummary::new(args, &problem, &found, &priced);
+    summary.describe(session);
     write_files(args, &problem, &priced, session)?;
-    let target = TableTarget::default();
+    let output = PlanOutput { summary, session };
     if !args.explain.is_empty() {
         let mut rows = Vec::new();
-        for table in &args.explain {
-            rows.extend(rows::alternatives(&plan::explain(&problem, &found.chosen, table)?));
+        for (at, table) in args.explain.iter().enumerate() {
+            if !args.explain[..at].contains(table) {
+                rows.extend(rows::alternatives(&plan::explain(&problem, &found.chosen, table)?));
+            }
         }
-        return table_output::write_rows(session.console, &rows, target);
+        return output.write(&rows);
     }
     match args.by {
-        PlanRows::Rank => {
-            let rows = rows::by_rank(&priced.plan, &priced.price);
-            table_output::write_rows(session.console, &rows, target)
-        }
-        PlanRows::Table => {
-            let rows = rows::by_table(&config.model.tables, &found.chosen);
-            table_output::write_rows(session.console, &rows, target)
-        }
-        PlanRows::Rule => {
-            let rows = rule_rows(&problem, &found, &priced)?;
-            table_output::write_rows(session.console, &rows, target)
-        }
+        PlanRows::Rank => output.write(&rows::by_rank(&priced.plan, &priced.price)),
+        PlanRows::Table => output.write(&rows::by_table(&config.model.tables, &found.chosen)),
+        PlanRows::Rule => output.write(&rule_rows(&problem, &found, &priced, session)?),
     }
 }
 
@@ -133,7 +136,11 @@ struct Found {
 
 impl Found {
     /// Searches for a plan by the cost that the user chose.
-    fn search(problem: &PlanProblem<'_>, args: &PlanSearch) -> Result<Self, Error> {
+    fn search(
+        problem: &PlanProblem<'_>,
+        args: &PlanSearch,
+        session: &Session,
+    ) -> Result<Self, Error> {
         let method = match args.cost {
             CostChoice::CriticalPath => PlanMethod::Search,
             CostChoice::Neo => PlanMethod::Baseline(Baseline::Neo),
@@ -147,7 +154,27 @@ impl Found {
         let starts = torchrec.flatten().into_iter().collect();
         let budget = args.effort;
         let options = PlanOptions { method, budget, starts, ..PlanOptions::new(args.seed) };
-        let result = plan::plan(problem, &options)?;
+        let stop = interrupt::stop_flag("ending the search with the best plan so far");
+        let meter: RefCell<Option<Meter>> = RefCell::new(None);
+        let observe = |SearchProgress { priced, budget }: SearchProgress| {
+            let mut meter = meter.borrow_mut();
+            let start =
+                || Meter::start(session.console, "searching", ProgressUnit::Plans, Some(budget));
+            meter.get_or_insert_with(start).advance(priced, "");
+            match stop.load(Ordering::SeqCst) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        let result = plan::plan_observed(problem, &options, &observe);
+        if let Some(meter) = meter.into_inner() {
+            meter.finish();
+        }
+        let result = result?;
+        if stop.load(Ordering::SeqCst) {
+            let priced = result.priced;
+            session.console.say(format_args!("the search was ended after {priced} plans"));
+        }
         Ok(Self { chosen: result.plan.clone(), result: Some(result) })
     }
 }
@@ -184,6 +211,7 @@ fn rule_rows(
     problem: &PlanProblem<'_>,
     found: &Found,
     priced: &PricedPlan,
+    session: &Session,
 ) -> Result<Vec<RuleRow>, Error> {
     let chosen_ns = priced.price.cost.step.mean_ns;
     let row = |rule: &str, cost: predict::step::StepCost, fits: bool| RuleRow {
@@ -205,7 +233,13 @@ fn rule_rows(
         let plan = plan.to_sharding_plan(tables, &hosts).map_err(plan::Error::from)?;
         Ok::<_, Error>(("torchrec".to_owned(), plan))
     });
-    let uniform = Sharding::value_variants().iter().filter_map(|sharding| {
+    let is_free = !plan::limits_plans(problem.constraints);
+    if !is_free {
+        let text = "plans of --sharding are left out, because they do not follow [plan]";
+        session.console.say(text);
+    }
+    let rules = Sharding::value_variants().iter().filter(|_| is_free);
+    let uniform = rules.filter_map(|sharding| {
         let tiling = Tiling::new(*sharding, hosts.clone(), ReplicaGroups::SINGLE).ok()?;
         Some(Ok((format!("--sharding {}", sharding.name()), tiling.plan(tables))))
     });
@@ -227,99 +261,26 @@ fn write_files(
     let say = |what: &str, path: &Path| {
         session.console.say(format_args!("{what} written to {}", path.display()));
     };
+    // A plan that TorchRec cannot express is refused before any file is written.
+    let tables = &problem.config.model.tables;
+    let torchrec = args.torchrec.as_ref();
+    let torchrec = torchrec
+        .map(|path| Ok::<_, Error>((path, convert::to_torchrec(path, &priced.plan, tables)?)))
+        .transpose()?;
     if let Some(path) = &args.output {
         output::put_json(path, &PlanText::new(&priced.plan))?;
         say("plan", path);
     }
-    if let Some(path) = &args.torchrec {
-        convert::write_torchrec(path, &priced.plan, &problem.config.model.tables)?;
+    if let Some((path, plan)) = torchrec {
+        output::put_json(path, &plan)?;
         say("plan of TorchRec", path);
     }
     if let Some(path) = &args.svg {
-        let text = draw(problem, &priced.price);
+        let text = drawing::draw_plan(problem, &priced.price);
         output::put(path, |file| {
             file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
         })?;
         say("picture", path);
     }
     Ok(())
-}
-
-/// Draws time and memory of each rank.
-fn draw(problem: &PlanProblem<'_>, price: &StepPrice) -> String {
-    let times = price.ranks.iter().map(|rank| {
-        let stage_ns = |stage: Stage| rank.stages[stage as usize].mean_ns;
-        let exchanges = [Stage::InputDist, Stage::OutputDist, Stage::GradientDist];
-        let exchange_ns = exchanges.map(stage_ns).iter().sum();
-        let own = [stage_ns(Stage::EmbeddingForward), stage_ns(Stage::EmbeddingBackward)];
-        vec![own[0], own[1], exchange_ns, stage_ns(Stage::Dense), rank.wait_ns]
-    });
-    let memory = price.ranks.iter().map(|rank| {
-        let memory = &rank.memory;
-        let tables = [memory.table_weights, memory.table_states, memory.dense_parameters];
-        let known: u64 = tables.iter().sum();
-        let rest = memory.total().saturating_sub(known);
-        tables.into_iter().chain([rest]).map(|bytes| bytes as f64).collect()
-    });
-    drawing::draw(&[
-        Panel {
-            title: &format!(
-                "Time of a step by rank: {} of {} on {}",
-                render::nanos(price.cost.step.mean_ns),
-                problem.config.model.name,
-                problem.conditions.topology.device.name
-            ),
-            parts: &["lookups", "row updates", "exchanges", "dense layers", "waiting"],
-            bars: times.collect(),
-            limit: None,
-            format: render::nanos,
-        },
-        Panel {
-            title: "Memory by rank",
-            parts: &["table weights", "optimizer states", "dense parameters", "other"],
-            bars: memory.collect(),
-            limit: Some(("capacity", problem.capacity() as f64)),
-            format: |bytes| Bytes(bytes as u64).to_string(),
-        },
-    ])
-}
-
-/// Prints the predicted step, its critical path and its imbalance.
-fn describe(found: &Found, priced: &PricedPlan, session: &Session) {
-    let price = &priced.price;
-    let (mean, most) = price.ranks.iter().fold((0.0, 0.0_f64), |(sum, most), rank| {
-        let own = rank.stages[Stage::EmbeddingForward as usize].mean_ns
-            + rank.stages[Stage::EmbeddingBackward as usize].mean_ns;
-        (sum + own / price.ranks.len() as f64, most.max(own))
-    });
-    let mut path: Vec<String> = Stage::ALL
-        .into_iter()
-        .filter(|stage| price.stages[*stage as usize].mean_ns > 0.0)
-        .map(|stage| {
-            format!("{} {}", stage.name(), render::nanos(price.stages[stage as usize].mean_ns))
-        })
-        .collect();
-    let host_ns = price.cost.step.mean_ns - price.cost.device_ns;
-    if host_ns > 0.0 {
-        path.push(format!("waiting_for_host {}", render::nanos(host_ns)));
-    }
-    session.console.say(format_args!(
-        "predicted step {} ({} to {}), {:.0} samples/s",
-        render::nanos(price.cost.step.mean_ns),
-        render::nanos(price.cost.step.low_ns),
-        render::nanos(price.cost.step.high_ns),
-        price.samples_per_s
-    ));
-    session.console.say(format_args!("critical path: {}", path.join(" + ")));
-    if host_ns > 0.0 {
-        let text = "the host limits the step: plans are compared by the time of the devices, then by memory";
-        session.console.say(text);
-    }
-    session.console.say(format_args!(
-        "imbalance: the slowest rank takes {:.2} times as long for its tables as the mean",
-        if mean > 0.0 { most / mean } else { 1.0 }
-    ));
-    if let Some(result) = &found.result {
-        session.console.detail(format_args!("{} plans were priced", result.priced));
-    }
 }

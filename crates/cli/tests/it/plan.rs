@@ -59,25 +59,54 @@ fn a_plan_is_searched_written_and_converted() {
     let place = place();
     let plan = "plan --model job.toml --hardware a100x4 --seed 1";
     let files = "--output p.json --torchrec t.json --svg p.svg";
-    let rules = place.done(&format!("{plan} {files} --by rule --format json")).json();
-    let rules = rules.as_array().unwrap();
+    let report = place.done(&format!("{plan} {files} --by rule --format json")).json();
+    let rules = report["rows"].as_array().unwrap();
+    // Programs find the figures of the text: the step, its critical path and the files.
+    let path = report["critical_path"].as_array().unwrap();
+    let sum: f64 = path.iter().map(|stage| stage["ns"].as_f64().unwrap()).sum();
+    assert!((sum / report["step_ns"].as_f64().unwrap() - 1.0).abs() < 1e-6, "{report}");
+    assert_eq!((&report["plan_file"], &report["svg_file"]), (&"p.json".into(), &"p.svg".into()));
     let ns = |row: &Value| row["step_ns"].as_f64().unwrap();
     assert_eq!(rules[0]["rule"], "chosen");
     assert!(rules.len() >= 8 && rules.iter().all(|row| ns(row) >= ns(&rules[0])), "{rules:?}");
     let written = fs::read_to_string(place.path("p.json")).unwrap();
     let json: Value = serde_json::from_str(&written).unwrap();
     assert_eq!((&json["version"], &json["world_size"]), (&1.into(), &4.into()));
-    assert!(fs::read_to_string(place.path("p.svg")).unwrap().contains("row updates"));
+    let svg = fs::read_to_string(place.path("p.svg")).unwrap();
+    assert!(["row updates", "capacity", "1 host x 4"].iter().all(|part| svg.contains(part)));
     // The same seed gives the same bytes.
-    place.done(&format!("{plan} --output again.json"));
+    place.done(&format!("{plan} --output again.json --torchrec u.json"));
     assert_eq!(fs::read_to_string(place.path("again.json")).unwrap(), written);
     place.done("plan convert t.json --model job.toml --to rowmill --output back.json");
     let back = fs::read_to_string(place.path("back.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&back).unwrap(), json);
     let ranks = place.done(&format!("{plan} --format json")).json();
-    assert_eq!(ranks.as_array().unwrap().len(), 4);
+    assert_eq!(ranks["rows"].as_array().unwrap().len(), 4);
     let tables = place.done(&format!("{plan} --by table --format json")).json();
-    assert_eq!(tables[0]["table"], "large");
+    assert_eq!(tables["rows"][0]["table"], "large");
+}
+
+/// TorchRec's plans number the devices of each host. A plan that TorchRec cannot express is refused
+/// before any file is written.
+#[test]
+fn plans_for_torchrec_know_hosts_and_are_refused_before_files_are_written() {
+    let place = place();
+    let by_host = "plan --model job.toml --hardware 2xa100x2 --set plan.layouts=[\"table-row\"]";
+    place.done(&format!("{by_host} --output p.json --torchrec t.json"));
+    let convert = "plan convert p.json --model job.toml --to torchrec --output u.json";
+    place.refused(convert, &["TorchRec has no sharding type"]);
+    place.done(&format!("{convert} --ranks-per-host 2"));
+    let read = |name: &str| fs::read_to_string(place.path(name)).unwrap();
+    assert_eq!(read("t.json"), read("u.json"));
+    assert!(read("u.json").contains("rank:3/cuda:1"), "{}", read("u.json"));
+    place.refused(
+        "plan convert t.json --model job.toml --to rowmill --output q.json --ranks-per-host 2",
+        &["--ranks-per-host: expected --to torchrec"],
+    );
+    let pinned = "--set plan.tables.large.pinned={layout=\"row\",ranks=[0,1]}";
+    let plan = format!("plan --model job.toml --hardware a100x4 {pinned}");
+    place.refused(&format!("{plan} --output w.json --torchrec v.json"), &["large"]);
+    assert!(!place.path("w.json").exists());
 }
 
 /// Times add up, plans of equal steps differ by the time of the devices, and the output says what
@@ -100,24 +129,41 @@ fn a_plan_says_what_its_times_contain() {
         ("--launch-us 0", "host: left out"),
     ] {
         let ranks = told(words, &[host, "critical path"]);
-        let ranks = ranks.as_array().unwrap();
+        let ranks = ranks["rows"].as_array().unwrap();
         let first_ns = step_ns(&ranks[0]);
         assert!(ranks.iter().all(|row| (step_ns(row) / first_ns - 1.0).abs() < 1e-9), "{ranks:?}");
         let busiest = |row: &Value| row["busy_ns"].as_f64().unwrap();
         let busy_ns = ranks.iter().map(busiest).fold(0.0, f64::max);
-        assert!(busy_ns < 1.001 * device[0]["step_ns"].as_f64().unwrap(), "{words}: {ranks:?}");
+        assert!(
+            busy_ns < 1.001 * device["rows"][0]["step_ns"].as_f64().unwrap(),
+            "{words}: {ranks:?}"
+        );
     }
     told("--output p.json", &["plan written to p.json", "waiting_for_host"]);
-    let rules: Vec<&str> =
-        device.as_array().unwrap().iter().map(|row| row["rule"].as_str().unwrap()).collect();
+    let rules: Vec<&str> = device["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["rule"].as_str().unwrap())
+        .collect();
     assert!(rules.contains(&"--sharding row") && !rules.contains(&"--sharding grid"), "{rules:?}");
     let larger = place.done("predict step --model job.toml --hardware a100x8 --plan p.json");
     assert!(larger.stderr.contains("of which 4 are used"), "{}", larger.stderr);
     // A pinned table is explained as well.
     let pinned = "--set plan.tables.busy.pinned={layout=\"row\",ranks=[1,2]} --explain busy";
-    let rows = told(pinned, &[]);
-    assert!(rows[0]["why"].as_str().unwrap().contains("pinned"), "{rows}");
-    assert!(rows.as_array().unwrap().len() >= 3, "{rows}");
+    let report = told(&format!("{pinned} --explain busy"), &[]);
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows[0]["why"].as_str().unwrap().contains("pinned"), "{report}");
+    assert!(rows.len() >= 3, "{report}");
+    for row in rows {
+        let (why, added) = (row["why"].as_str().unwrap(), row["added_ns"].as_f64().unwrap());
+        assert!(!why.starts_with("longer") || added > 0.0, "{row}");
+    }
+    place.refused(
+        "plan --model job.toml --hardware a100x4 --by table --explain busy",
+        &["--by", "--explain"],
+    );
+    told("--set plan.layouts=[\"table\"] --by rule", &["do not follow [plan]"]);
 }
 
 #[test]
@@ -127,6 +173,7 @@ fn constraints_of_the_configuration_hold() {
     let set = set.replace('\\', "");
     let words = format!("plan --model job.toml --hardware a100x4 --by table {set} --format json");
     let tables = place.done(&words).json();
+    let tables = &tables["rows"];
     assert_eq!((&tables[0]["layout"], &tables[0]["ranks"]), (&"table".into(), &"3".into()));
     let plan = "plan --model job.toml --hardware a100x4";
     place.refused(&format!("{plan} --set plan.tables.zzz.most_ranks=2"), &["plan.tables.zzz"]);
@@ -138,7 +185,7 @@ fn constraints_of_the_configuration_hold() {
     place.refused(&format!("{plan} --explain zzz"), &["zzz", "large"]);
     let by_host = "--set plan.layouts=[\"table-row\"] --hardware 2xa100x2";
     let rows = place.done(&format!("plan --model job.toml {by_host} --by table --format json"));
-    assert_eq!(rows.json()[0]["layout"], "table-row");
+    assert_eq!(rows.json()["rows"][0]["layout"], "table-row");
     place.refused(&format!("{plan} --effort 0"), &["--effort"]);
     place.refused(&format!("{plan} --output -"), &["/dev/stdout"]);
     place.refused("plan --model job.toml --hardware cpu", &["--sharding auto"]);
@@ -164,6 +211,12 @@ fn constraints_of_the_configuration_hold() {
 fn a_run_plans_its_tables_itself() {
     let place = place();
     let train = "train job.toml --synthetic 1000 --format json";
+    let alone = place.run(&format!("{train} --run alone --sharding auto"));
+    assert!(alone.stderr.contains("there is one rank"), "{}", alone.stderr);
+    let ruled =
+        format!("{train} --run ruled --ranks 2 --sharding row --set plan.layouts=[\"table\"]");
+    let ruled = place.done(&ruled);
+    assert!(ruled.stderr.contains("limits --sharding auto"), "{}", ruled.stderr);
     let one = place.done(&format!("{train} --run one")).last();
     let auto = place.done(&format!("{train} --run auto --ranks 2 --sharding auto")).last();
     let record = |run: &str| -> Value {
@@ -200,7 +253,8 @@ fn plans_use_measured_feature_statistics() {
     let plan = "plan --model job.toml --hardware a100x4";
     let lookup_ns = |words: &str| -> f64 {
         let ranks = place.done(&format!("{plan} {words} --format json")).json();
-        ranks.as_array().unwrap().iter().map(|rank| rank["lookup_ns"].as_f64().unwrap()).sum()
+        let ranks = ranks["rows"].as_array().unwrap();
+        ranks.iter().map(|rank| rank["lookup_ns"].as_f64().unwrap()).sum()
     };
     let measured = lookup_ns("--stats f.json");
     assert_ne!(measured, lookup_ns(""));

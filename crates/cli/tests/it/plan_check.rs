@@ -21,9 +21,9 @@ fn a_check_shows_each_stage_of_each_rank_and_writes_a_plan_that_trains() {
     let plan = serde_json::json!({ "version": 1, "world_size": 2, "tiles": tiles });
     fs::write(place.path("uneven.json"), plan.to_string()).unwrap();
     place.done(&format!("{TRAIN} --plan uneven.json --run run"));
-    let rows = place.done("plan check run --format json").json();
-    let rows = rows.as_array().unwrap();
-    assert_eq!(rows.len(), 2 * 7, "{rows:?}");
+    let report = place.done("plan check run --format json").json();
+    let rows = report["stages"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 8, "{rows:?}");
     let row = |rank: u64, stage: &str| {
         rows.iter().find(|row| row["rank"] == rank && row["stage"] == stage).unwrap()
     };
@@ -33,6 +33,12 @@ fn a_check_shows_each_stage_of_each_rank_and_writes_a_plan_that_trains() {
     assert!(row(0, "embedding_backward")["ratio"].as_f64().unwrap() > 0.0, "{rows:?}");
     let checked = place.run("plan check run --output better.json");
     assert_eq!(checked.code, Some(0), "{checked:?}");
+    // Programs find the figures of the text, and the price of the run's plan is its measurement.
+    let steps = |rank: u64| ns(rank, "step");
+    let measured_ns = report["measured_step_ns"].as_f64().unwrap();
+    assert!((measured_ns / (0.5 * (steps(0) + steps(1))) - 1.0).abs() < 1e-9, "{report}");
+    assert!(report["unpriced_ns"].is_f64() && report["ratios"]["dense"].is_f64(), "{report}");
+    assert_eq!(report["verdict"] == "better-plan", report["gain_pct"].is_f64(), "{report}");
     if place.path("better.json").exists() {
         place.done(&format!("{TRAIN} --plan better.json --run better"));
     }

@@ -48,7 +48,7 @@ fn a_step_is_priced_from_its_configuration_alone() {
     let peak = ranks.iter().map(|rank| number(rank, "total_bytes")).fold(0.0, f64::max);
     assert_eq!(peak, number(row, "peak_bytes"));
     // The tables have 33,762,577 rows of 32 values, each with 4 bytes.
-    let weights: f64 = ranks.iter().map(|rank| number(rank, "table_bytes")).sum();
+    let weights: f64 = ranks.iter().map(|rank| number(rank, "weight_bytes")).sum();
     assert_eq!(weights, 33_762_577.0 * 32.0 * 4.0);
     let memory = rows(&place, &format!("{step} --by memory"));
     assert_eq!(memory.iter().map(|part| number(part, "bytes")).sum::<f64>(), peak);

@@ -14,7 +14,7 @@ use super::{LaunchCase, SimulatedCase, TORCHREC_CASES, simulate};
 use crate::constraints::Constraints;
 use crate::launch_plan::{DenseUpdateCalls, LaunchPlan};
 use crate::published_steps::{PublishedModel, PublishedPlan};
-use crate::{Error, PlanOptions, PlanProblem};
+use crate::{Error, PlanOptions, PlanProblem, PlanTarget};
 
 /// Published steps of TorchRec before and after its optimizations, in nanoseconds.
 const TORCHREC_NS: [f64; 2] = [7.6e6, 3.4e6];
@@ -196,7 +196,13 @@ fn search(
     conditions: Conditions<'_>,
 ) -> Result<ShardingPlan, Error> {
     let constraints = Constraints::default();
-    let problem = PlanProblem { config, features, conditions, constraints: &constraints };
+    let problem = PlanProblem {
+        config,
+        features,
+        conditions,
+        constraints: &constraints,
+        target: PlanTarget::Rowmill,
+    };
     let options = PlanOptions { budget: Some(PRICED_PLANS), ..PlanOptions::new(0) };
     let found = crate::plan(&problem, &options)?;
     let hosts: HostLayout = problem.hosts()?;

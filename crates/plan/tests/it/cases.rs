@@ -20,7 +20,7 @@ use schema::random::CounterRng;
 use schema::topology::Link;
 use schema::{FeatureStats, IndexDistribution, JobConfig, Topology};
 
-use plan::{Constraints, PlanProblem};
+use plan::{Constraints, PlanProblem, PlanTarget};
 
 /// The hardware of the cases, in turn.
 pub const HARDWARE: [&str; 3] = ["dgx-1", "dgx-a100", "16xdgx-h100"];
@@ -93,7 +93,13 @@ impl RandomCase {
         constraints: &'a Constraints,
     ) -> PlanProblem<'a> {
         let conditions = Conditions::new(&self.topology, models);
-        PlanProblem { config: &self.config, features: &self.features, conditions, constraints }
+        PlanProblem {
+            config: &self.config,
+            features: &self.features,
+            conditions,
+            constraints,
+            target: PlanTarget::Rowmill,
+        }
     }
 }
 

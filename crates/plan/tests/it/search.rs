@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use plan::PlanTarget;
 use plan::explain::PlacementReason;
 use plan::{
     Baseline, Constraints, Layout, LayoutKind, Placement, PlanMethod, PlanOptions, PlanProblem,
@@ -52,8 +53,13 @@ fn a_search_is_never_worse_than_one_kind_of_sharding() {
         let step_ns = |layouts: Option<Vec<LayoutKind>>| {
             let every_table = TableConstraints { layouts, ..TableConstraints::default() };
             let constraints = &Constraints { every_table, ..Constraints::default() };
-            let problem =
-                PlanProblem { config: &config, features: &features, conditions, constraints };
+            let problem = PlanProblem {
+                config: &config,
+                features: &features,
+                conditions,
+                constraints,
+                target: PlanTarget::Rowmill,
+            };
             plan(&problem, &PlanOptions::new(0)).map(|found| found.cost.step.mean_ns)
         };
         let best_ns = step_ns(None).expect("a plan");

@@ -5,7 +5,7 @@ use schema::topology::ProductFormat;
 use schema::{Granularity, Op};
 
 use super::memory::{Memory, MemoryTerms};
-use super::{Basis, OpPrice, RankPrice, Stage, StepCost, StepDomain, StepPrice};
+use super::{Basis, OpPrice, RankPrice, STAGES, Stage, StepCost, StepDomain, StepPrice};
 use crate::Error;
 use crate::program::from_trainer::exchange::Exchanges;
 use crate::program::from_trainer::ops;
@@ -38,7 +38,7 @@ pub fn build_example<'a>(
 
 /// One rank's step while its operations are priced.
 struct RankStep {
-    stages: [Estimate; 6],
+    stages: [Estimate; STAGES],
     ops: Vec<OpPrice>,
     /// Evidence and time of each operation, including the gap after it.
     rests_on: Vec<(Basis, f64)>,
@@ -91,8 +91,11 @@ impl Pricer<'_> {
             cores: self.model.machine.cores(),
             updates: (is_fused && workload.ranks() == 1).then_some(rule),
         };
-        let mut step =
-            RankStep { stages: <[Estimate; 6]>::default(), ops: Vec::new(), rests_on: Vec::new() };
+        let mut step = RankStep {
+            stages: <[Estimate; STAGES]>::default(),
+            ops: Vec::new(),
+            rests_on: Vec::new(),
+        };
         for op in ops {
             let priced = self.op(op, &context)?;
             let between = Estimate::within(self.model.between_ns(), (1.0, 1.0));
@@ -137,6 +140,7 @@ fn stage(op: &Op) -> Stage {
         Op::OutputDist { .. } => Stage::OutputDist,
         Op::GradientDist { .. } => Stage::GradientDist,
         Op::EmbeddingBackward { .. } => Stage::EmbeddingBackward,
+        Op::AllReduce { .. } => Stage::AllReduce,
         _ => Stage::Dense,
     }
 }
@@ -150,7 +154,7 @@ fn whole(
     let slowest = |stage: usize| {
         ranks.iter().map(|rank| rank.stages[stage]).fold(Estimate::default(), Estimate::max)
     };
-    let stages: [Estimate; 6] = std::array::from_fn(slowest);
+    let stages: [Estimate; STAGES] = std::array::from_fn(slowest);
     let step = stages.iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
     let sizes = MemoryTerms::new(workload, ProductFormat::F32);
     let rule = workload.config.optimizer.sparse.kind;

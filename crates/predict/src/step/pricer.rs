@@ -10,7 +10,7 @@ use super::exchange::{Moved, Peers};
 use super::memory::{Memory, MemoryTerms, max_batch_size};
 use super::placed_tiles::{PlacedTiles, TableSharding, TileSums};
 use super::timeline::{RankTimes, TileTimes, TimedAction};
-use super::{Conditions, RankPrice, RowUpdates, Stage, StepDomain, StepPrice};
+use super::{Conditions, RankPrice, RowUpdates, STAGES, Stage, StepDomain, StepPrice};
 use crate::Error;
 use crate::workload::Workload;
 use kernel_model::Estimate;
@@ -28,6 +28,10 @@ const VALUE: f64 = 4.0;
 /// Number of times that a CPU reads or writes each value of a sum over ranks: twice for the copy
 /// into a message, twice for the copy out of it, and about twice for the addition.
 const SUM_PASSES: f64 = 6.0;
+
+/// Number of times that a GPU reads or writes each value of a sum over ranks, without those of the
+/// collective: twice for the copy into its vector, and twice for the copy out of it.
+const COPY_PASSES: f64 = 4.0;
 
 /// Lowest and highest factor on the host's time, which hosts and versions of PyTorch change.
 const HOST: (f64, f64) = (0.7, 1.4);
@@ -294,8 +298,16 @@ impl<'a> StepPricer<'a> {
         let sizes = self.peers.to_samples(|_| 2.0 * ID * self.loads.len() as f64 / batch);
         let lengths =
             self.peers.to_samples(|rank| LENGTH * self.loads[rank].distributed.bags / batch);
-        let ids = self.peers.to_samples(|rank| ID * self.loads[rank].distributed.ids / batch);
+        let ids = self.peers.to_samples(|rank| {
+            ID * self.loads[rank].distributed.ids / batch + self.replica_list(rank)
+        });
         [sizes, lengths, ids]
+    }
+
+    /// Returns the bytes in which a rank lists its rows of replicated tables, per sample of the
+    /// receiver. Every other rank receives the whole list.
+    fn replica_list(&self, rank: usize) -> f64 {
+        self.loads[rank].replica_list_bytes / self.samples[rank].max(1) as f64
     }
 
     /// Computes the times of the stages that depend on tiles.
@@ -309,7 +321,8 @@ impl<'a> StepPricer<'a> {
             }
             None => self.peers.to_samples(|rank| {
                 let load = &self.loads[rank];
-                (ID * load.distributed.ids + LENGTH * load.distributed.bags) / batch
+                let ids = ID * load.distributed.ids + LENGTH * load.distributed.bags;
+                ids / batch + self.replica_list(rank)
             }),
         };
         let plain = self.peers.to_samples(|rank| {
@@ -327,6 +340,7 @@ impl<'a> StepPricer<'a> {
             gradients: plain.plus(by_host(RankExchange::AllGather)).plus(self.replica_sums()),
             terms: self.row_terms(),
             copies: self.sample_copies(),
+            replicas: self.replica_gradients(),
             ranks: &self.times,
         }
     }
@@ -350,7 +364,9 @@ impl<'a> StepPricer<'a> {
             let sent = self.copied(values(self.batch - self.samples[rank]));
             times.lookup = times.lookup.plus(sent);
             times.update = times.update.plus(self.copied(values(self.batch)));
-            times.lane = host.price_distribution(&load.distributed);
+            times.lane = host
+                .price_distribution(&load.distributed)
+                .plus(host.price_distribution(&load.replica_ids));
         }
         times
     }
@@ -373,8 +389,8 @@ impl<'a> StepPricer<'a> {
 
     /// Returns the time by which each stage lengthens the step, in the order of [`Stage::ALL`].
     #[must_use]
-    pub fn stages(&self) -> [Estimate; 6] {
-        let mut stages = [Estimate::default(); 6];
+    pub fn stages(&self) -> [Estimate; STAGES] {
+        let mut stages = [Estimate::default(); STAGES];
         self.simulate(&|_, time| time, |stage, time| {
             let stage = &mut stages[Stage::from_action(stage) as usize];
             *stage = stage.plus(time);
@@ -384,7 +400,8 @@ impl<'a> StepPricer<'a> {
         // time is therefore at least the one by which this stage alone lengthens the step.
         for (at, Estimate { mean_ns, low_ns, high_ns }) in stages.iter_mut().enumerate() {
             let slow = |stage, time: Estimate| {
-                let depends_on_tiles = !matches!(Stage::from_action(stage), Stage::Dense);
+                let depends_on_tiles =
+                    !matches!(Stage::from_action(stage), Stage::Dense | Stage::AllReduce);
                 let is_slow = depends_on_tiles && Stage::from_action(stage) as usize == at;
                 if is_slow { Estimate { mean_ns: time.high_ns, ..time } } else { time }
             };
@@ -436,14 +453,25 @@ impl<'a> StepPricer<'a> {
     /// Returns the time of the sums over ranks of the gradients of replicated tables.
     fn replica_sums(&self) -> Estimate {
         let values = self.loads.iter().map(|load| load.replica_values).fold(0.0, f64::max);
-        if values <= 0.0 {
-            return Estimate::default();
-        }
-        let sum = self.peers.sum(VALUE * values);
-        // A GPU's collectives contain these copies.
-        self.host
-            .as_ref()
-            .map_or(sum, |host| sum.plus(host.price_copy(SUM_PASSES * VALUE * values)))
+        self.peers.sum(VALUE * values)
+    }
+
+    /// Returns the time for which a rank computes around the sums over ranks of the gradients of
+    /// replicated tables. It sums the gradients of its own samples by row, copies them into a
+    /// vector of the rows of all ranks, and copies the sums out.
+    fn replica_gradients(&self) -> Estimate {
+        let time = |load: &RankLoad| {
+            let bytes = VALUE * load.replica_values;
+            let copied = match &self.host {
+                // The rank also adds up its part of the vector.
+                Some(host) => host
+                    .price_copy(SUM_PASSES * bytes)
+                    .plus(host.price_summed_rows(load.replica_rows)),
+                None => self.moved(COPY_PASSES * bytes),
+            };
+            load.replica_backward.plus(copied)
+        };
+        self.loads.iter().map(time).fold(Estimate::default(), Estimate::max)
     }
 
     /// Returns the time of the exchange of the terms of rows whose columns are split.

@@ -36,6 +36,9 @@ pub struct TileTimes<'a> {
     /// Time in which a rank copies its samples' vectors out of messages, or their gradients into
     /// messages.
     pub copies: Estimate,
+    /// Time in which a rank sums gradients of replicated tables by row, and copies them into
+    /// messages and out of them.
+    pub replicas: Estimate,
     pub ranks: &'a [RankTimes],
 }
 
@@ -174,7 +177,7 @@ impl StageTimeline {
                     }
                     (_, stage) if stage.resource() == Resource::Link => {
                         if stage == Stage::GradientExchange {
-                            clocks.run(times.copies);
+                            clocks.run(times.copies.plus(times.replicas));
                         }
                         let latency = self.latency.times(turns(stage));
                         ends[at] = link.send(clocks.latest, time, latency);

@@ -289,6 +289,9 @@ errors_with_hints! {
         #[error("{source}")]
         #[hint("change [plan] of the configuration, --batch-size or --hardware")]
         PlanSearch { source: Box<plan::Error> },
+        #[error("--ranks-per-host: expected --to torchrec, whose placements name devices of hosts")]
+        #[hint("leave the option out")]
+        ConvertedHosts,
         #[error("{source}")]
         #[hint("choose another --cost")]
         TorchrecPlanner { source: Box<plan::torchrec::TorchrecError> },

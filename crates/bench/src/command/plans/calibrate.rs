@@ -1,10 +1,10 @@
 //! Measures what a rank's work costs on this machine while a second rank works beside it.
 
 use std::hint::black_box;
-use std::sync::{Arc, Barrier};
+use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
-use comm::{Communicator, Delayed, DelayedLink, InProcess};
+use comm::{Communicator, DelayedLink, VectorParts};
 use device::backend::DistributedIds;
 use device::ops::jagged::{IdLayout, IdMessages, IdSlot};
 use device::{Backend, Cpu};
@@ -16,6 +16,7 @@ use kernel_model::rank_load::{TileTerms, host_amounts};
 use schema::topology::Link;
 use schema::{DataType, IndexDistribution, JaggedTensor, Op, Optimizer};
 
+use crate::command::ranks::communicators;
 use bench::batches::{self, Made};
 use bench::sample::median;
 use bench::steps::{BenchSteps, WARM_UP};
@@ -51,6 +52,9 @@ const DISTRIBUTIONS: [[usize; 3]; 5] =
 const MESSAGES: [usize; 4] = [1 << 10, 1 << 15, 1 << 19, 1 << 22];
 /// Measurements of each kind, of which the median counts.
 const REPEATS: usize = 15;
+/// Rows, and values of a row, that are written into a sum over ranks.
+const SUMMED_ROWS: usize = 40_000;
+const SUMMED_DIM: usize = 16;
 /// Samples of the steps whose dense layers are measured.
 const SAMPLES: usize = 512;
 /// Rows of half of a table whose ids are distributed.
@@ -59,12 +63,13 @@ const ROWS: u64 = 50_000;
 const CACHE_BYTES: f64 = 1e6;
 
 /// Measures the costs of two ranks of one thread each, with messages over `link`.
-pub fn host_costs(link: DelayedLink) -> Result<HostCosts, Error> {
+pub fn host_costs(link: Option<DelayedLink>) -> Result<HostCosts, Error> {
     let cache_bytes = cache_bytes();
     let [lookup, update] = row_costs(cache_bytes)?;
     let distribution = distribution_costs()?;
     let [flop_ns, byte_ns] = dense_costs()?;
     let [copy_ns] = on_two_threads(|_, both| Ok(time_copies(cache_bytes, both)))?;
+    let row_ns = row_ns(&communicators(1, None), copy_ns);
     let link = measured_link(link)?;
     // Both ranks have one thread, and this machine is taken to have no core to spare.
     let lane_share = 1.0;
@@ -72,6 +77,7 @@ pub fn host_costs(link: DelayedLink) -> Result<HostCosts, Error> {
         flop_ns,
         byte_ns,
         copy_ns,
+        row_ns,
         cache_bytes,
         lookup,
         update,
@@ -126,6 +132,21 @@ fn row_costs(cache_bytes: f64) -> Result<[HostAmounts; 2], Error> {
 
 fn kernels(source: kernel_model::Error) -> Error {
     RunError::Measurement { said: source.to_string() }.into()
+}
+
+/// Returns the nanoseconds per row of writing gradients into a vector of a sum over ranks, without
+/// those of the copied bytes.
+fn row_ns(comms: &[Communicator], copy_ns: f64) -> f64 {
+    let Some(comm) = comms.first() else { return 0.0 };
+    let (row, mut vector) = ([1f32; SUMMED_DIM], VectorParts::<f32>::default());
+    let mut times = Vec::new();
+    for _ in 0..REPEATS {
+        vector.reset(comm, SUMMED_ROWS * SUMMED_DIM);
+        let began = Instant::now();
+        (0..SUMMED_ROWS).for_each(|at| vector.write(at * SUMMED_DIM, black_box(&row)));
+        times.push(1e9 * began.elapsed().as_secs_f64() / SUMMED_ROWS as f64);
+    }
+    (median(times) - 2.0 * copy_ns * size_of_val(&row) as f64).max(0.0)
 }
 
 /// Returns the nanoseconds of lookups and of row updates. In a step, dense layers run between both
@@ -298,17 +319,13 @@ fn dense_costs() -> Result<[f64; 2], Error> {
     })
 }
 
-/// Measures exchanges between two ranks over a simulated link.
-fn measured_link(link: DelayedLink) -> Result<Link, Error> {
-    let ends: Vec<InProcess> = InProcess::ends(2);
-    let ends: Vec<_> = ends
-        .into_iter()
-        .map(|end| std::sync::Mutex::new(Some(Delayed::new(Arc::new(end), link))))
-        .collect();
+/// Measures exchanges between two ranks over a link, as [`communicators`] describes it.
+fn measured_link(link: Option<DelayedLink>) -> Result<Link, Error> {
+    let ends: Vec<_> =
+        communicators(2, link).into_iter().map(|end| Mutex::new(Some(end))).collect();
     let times = on_two_threads(|rank, _| {
         let end = ends[rank].lock().ok().and_then(|mut end| end.take());
-        let Some(end) = end else { return Ok([f64::NAN; MESSAGES.len()]) };
-        let mut comm = Communicator::over(Arc::new(end));
+        let Some(mut comm) = end else { return Ok([f64::NAN; MESSAGES.len()]) };
         let mut times = [0.0; MESSAGES.len()];
         for (bytes, time) in MESSAGES.into_iter().zip(&mut times) {
             let mut all = Vec::new();
@@ -324,7 +341,7 @@ fn measured_link(link: DelayedLink) -> Result<Link, Error> {
     })?;
     let points: Vec<(f64, f64)> =
         MESSAGES.into_iter().zip(times).map(|(bytes, ns)| (bytes as f64, ns)).collect();
-    Link::new(&points, "measured over the simulated link")
+    Link::new(&points, "measured between the ranks")
         .map_err(|source| RunError::Measurement { said: source.to_string() }.into())
 }
 

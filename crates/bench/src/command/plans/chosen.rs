@@ -24,7 +24,7 @@ pub struct ChosenPlan {
     pub sharding: ShardingPlan,
     pub step_ns: f64,
     /// In the order of [`predict::step::Stage::ALL`].
-    pub stages_ns: [f64; 6],
+    pub stages_ns: [f64; predict::step::STAGES],
 }
 
 /// Chooses `count` plans, fastest predicted one first: the plan of the search, and others at equal

@@ -2,25 +2,30 @@
 //! that its ranks measured, and suggests a better plan.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use kernel_model::host_costs::HostRatios;
 use plan::check::{self, MeasuredRank, PlanCheck};
-use plan::{PlanProblem, placement::CandidatePlan};
-use predict::step::{Conditions, Models, Stage};
+use plan::{PlanProblem, PlanTarget, placement::CandidatePlan};
+use predict::step::{Conditions, Models, STAGES, Stage};
 use schema::{HostLayout, JobConfig, ShardingPlan, TableRow};
 use serde::{Deserialize, Serialize};
+use setup::args::OutputFormat;
 use setup::auto_plan::{cpu_topology, host_costs};
 use setup::error::{Error, UsageError};
 use setup::plan::PlanText;
+use setup::render::nanos;
 use setup::table_output::{self, TableTarget};
 use setup::workload::planned_features;
-use setup::{Session, output, record, render};
+use setup::{Session, output, record};
 use train::RankTiming;
 
 use crate::args::PlanCheckArgs;
 
 /// Share of the step by which a stage must differ to be explained.
 const LARGE: f64 = 0.05;
+/// Share of the step above which a measured stage without a predicted time is explained.
+const SMALL: f64 = 0.005;
 
 /// A stage of a rank with its predicted and its measured time.
 #[derive(Serialize, TableRow)]
@@ -31,6 +36,56 @@ struct StageRow {
     measured_ns: f64,
     /// Measured ÷ predicted time, if both are known.
     ratio: Option<f64>,
+}
+
+/// The whole result of a check, as programs read it.
+#[derive(Serialize)]
+struct CheckReport {
+    intervals: usize,
+    /// Standard deviation of the steps of intervals, relative to their mean.
+    noise_pct: f64,
+    predicted_step_ns: f64,
+    /// Mean over ranks.
+    measured_step_ns: f64,
+    /// Part of the measured step that corrected prices of its stages do not explain.
+    unpriced_ns: f64,
+    ratios: CorrectedPrices,
+    differences: Vec<StageDifference>,
+    verdict: Verdict,
+    /// What the best plan of the search gains at these prices, whether it is suggested or not.
+    best_gain_pct: f64,
+    /// Step of the better plan, if there is one.
+    better_step_ns: Option<f64>,
+    gain_pct: Option<f64>,
+    /// File to which the better plan was written.
+    better_plan: Option<PathBuf>,
+    stages: Vec<StageRow>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    /// No plan is better by more than the noise.
+    Keep,
+    BetterPlan,
+}
+
+/// Measured ÷ predicted times, by which prices are multiplied.
+#[derive(Serialize)]
+struct CorrectedPrices {
+    lookup: f64,
+    update: f64,
+    dense: f64,
+    exchange: f64,
+}
+
+/// A stage whose prediction and measurement differ, as means over ranks.
+#[derive(Serialize)]
+struct StageDifference {
+    stage: &'static str,
+    predicted_ns: f64,
+    measured_ns: f64,
+    why: &'static str,
 }
 
 /// A line of `metrics.jsonl` with the times of ranks.
@@ -75,12 +130,16 @@ pub fn run(args: &PlanCheckArgs, session: &Session) -> Result<(), Error> {
         features: &features,
         conditions: Conditions { schedule, ..Conditions::new(&topology, &models) },
         constraints: &config.plan,
+        target: PlanTarget::Rowmill,
     };
     let found = check::check(&problem, &costs, &run_plan, &times.ranks, times.noise)?;
-    describe(&found, &times, session);
-    suggest(args, &found, &config, &layout, session)?;
-    let rows = stage_rows(&found, &times);
-    table_output::write_rows(session.console, &rows, TableTarget::default())
+    let better_plan = write_better(args, &found, &config, &layout)?;
+    let report = CheckReport::new(&found, &times, better_plan);
+    report.describe(session);
+    match session.console.format {
+        OutputFormat::Json => session.console.json(&report),
+        _ => table_output::write_rows(session.console, &report.stages, TableTarget::default()),
+    }
 }
 
 /// Reads the intervals of a run that have times of ranks.
@@ -136,12 +195,13 @@ impl RunTimes {
 }
 
 /// Returns the times of a rank in the order of [`Stage::ALL`].
-fn stage_ms(timing: &RankTiming) -> [f64; 6] {
+fn stage_ms(timing: &RankTiming) -> [f64; STAGES] {
     [
         timing.input_distribution_ms,
         timing.lookup_ms,
         timing.pooled_exchange_ms,
-        timing.dense_ms + timing.all_reduce_ms,
+        timing.dense_ms,
+        timing.all_reduce_ms,
         timing.gradient_exchange_ms,
         timing.update_ms,
     ]
@@ -164,85 +224,124 @@ fn stage_rows(found: &PlanCheck, times: &RunTimes) -> Vec<StageRow> {
     rows
 }
 
-/// Explains the stages that differ most.
-fn describe(found: &PlanCheck, times: &RunTimes, session: &Session) {
-    let count = times.ranks.len().max(1) as f64;
-    let step_ns = times.ranks.iter().map(|rank| rank.step_ns).sum::<f64>() / count;
-    let predicted_ns = found.predicted.cost.step.mean_ns;
-    let noise = match times.intervals {
-        1 => "of one interval, so its noise is unknown".to_owned(),
-        count => format!("in the mean of {count} intervals, ± {:.1} %", 100.0 * times.noise),
-    };
-    session.console.say(format_args!(
-        "predicted step {}, measured {} ({:.2} times as long) {noise}",
-        render::nanos(predicted_ns),
-        render::nanos(step_ns),
-        step_ns / predicted_ns.max(1.0)
-    ));
-    for stage in Stage::ALL {
-        let at = stage as usize;
-        let measured = times.ranks.iter().map(|rank| rank.stages_ns[at]).sum::<f64>() / count;
-        let ranks = found.predicted.ranks.iter();
-        let predicted = ranks.map(|rank| rank.stages[at].mean_ns).sum::<f64>() / count;
-        if (measured - predicted).abs() > LARGE * step_ns {
-            session.console.say(format_args!(
-                "{}: {} predicted, {} measured: {}",
-                stage.name(),
-                render::nanos(predicted),
-                render::nanos(measured),
-                meaning(stage, measured > predicted)
-            ));
+impl CheckReport {
+    fn new(found: &PlanCheck, times: &RunTimes, better_plan: Option<PathBuf>) -> Self {
+        let HostRatios { lookup, update, dense, exchange } = found.ratios;
+        let better_step_ns = found.better.as_ref().map(|better| better.step_ns);
+        Self {
+            intervals: times.intervals,
+            noise_pct: 100.0 * times.noise,
+            predicted_step_ns: found.predicted.cost.step.mean_ns,
+            measured_step_ns: found.measured_ns,
+            unpriced_ns: found.unpriced_ns,
+            ratios: CorrectedPrices { lookup, update, dense, exchange },
+            differences: differences(found, times),
+            verdict: if found.better.is_some() { Verdict::BetterPlan } else { Verdict::Keep },
+            best_gain_pct: 100.0 * (1.0 - found.best_ns / found.measured_ns),
+            better_step_ns,
+            gain_pct: better_step_ns.map(|ns| 100.0 * (1.0 - ns / found.measured_ns)),
+            better_plan,
+            stages: stage_rows(found, times),
         }
     }
+
+    /// Prints the step, the stages that differ most, and whether another plan is better.
+    fn describe(&self, session: &Session) {
+        let console = &session.console;
+        let noise = match self.intervals {
+            1 => "of one interval, so its noise is unknown".to_owned(),
+            count => format!("in the mean of {count} intervals, ± {:.1} %", self.noise_pct),
+        };
+        let [predicted, measured] = [self.predicted_step_ns, self.measured_step_ns].map(nanos);
+        let ratio = self.measured_step_ns / self.predicted_step_ns.max(1.0);
+        console.say(format_args!(
+            "predicted step {predicted}, measured {measured} ({ratio:.2} times as long) {noise}"
+        ));
+        for one in &self.differences {
+            let [predicted, measured] = [one.predicted_ns, one.measured_ns].map(nanos);
+            console.say(format_args!(
+                "{}: {predicted} predicted, {measured} measured: {}",
+                one.stage, one.why
+            ));
+        }
+        console.say(format_args!(
+            "with the prices of each stage multiplied by measured ÷ predicted, stages explain {} of \
+             the measured step",
+            nanos(self.measured_step_ns - self.unpriced_ns)
+        ));
+        let (Some(step_ns), Some(gain)) = (self.better_step_ns, self.gain_pct) else {
+            console.say(format_args!(
+                "no plan is better by more than the noise at these prices; the best one gains {:.1} %",
+                self.best_gain_pct
+            ));
+            return;
+        };
+        console.say(format_args!(
+            "a better plan at these prices takes {} instead of {measured}, {gain:.1} % less; measure \
+             the plan before you keep it",
+            nanos(step_ns)
+        ));
+        match &self.better_plan {
+            Some(path) => console.say(format_args!("plan written to {}", path.display())),
+            None => {
+                console.say("write it with --output FILE.json, and train with --plan FILE.json");
+            }
+        }
+    }
+}
+
+/// Lists the stages whose means over ranks differ by more than [`LARGE`] of the step, and those
+/// that only the measurement has.
+fn differences(found: &PlanCheck, times: &RunTimes) -> Vec<StageDifference> {
+    let count = times.ranks.len().max(1) as f64;
+    let difference = |stage: Stage| {
+        let at = stage as usize;
+        let measured_ns = times.ranks.iter().map(|rank| rank.stages_ns[at]).sum::<f64>() / count;
+        let ranks = found.predicted.ranks.iter();
+        let predicted_ns = ranks.map(|rank| rank.stages[at].mean_ns).sum::<f64>() / count;
+        let is_large = (measured_ns - predicted_ns).abs() > LARGE * found.measured_ns;
+        let is_unpriced = predicted_ns <= 0.0 && measured_ns > SMALL * found.measured_ns;
+        (is_large || is_unpriced).then(|| StageDifference {
+            stage: stage.name(),
+            predicted_ns,
+            measured_ns,
+            why: meaning(stage, measured_ns > predicted_ns),
+        })
+    };
+    Stage::ALL.into_iter().filter_map(difference).collect()
 }
 
 /// Returns what a difference between prediction and measurement means.
 fn meaning(stage: Stage, is_slower: bool) -> &'static str {
     match (stage, is_slower) {
+        (Stage::InputDist, true) => {
+            "the ids of the next batch are distributed beside the computation, so the prediction \
+             has this work in the stages that it slows down; the measured time is the wait for the \
+             rest"
+        }
         (Stage::EmbeddingForward | Stage::EmbeddingBackward, true) => {
             "bags or ids differ from the statistics of the features, or the core is slower or busy"
         }
         (Stage::EmbeddingForward | Stage::EmbeddingBackward, false) => {
             "bags or ids differ from the statistics of the features, or the core is faster"
         }
-        (Stage::Dense, true) => "products are slower, or ranks wait for the sum of dense gradients",
+        (Stage::Dense, true) => "products are slower on this core",
         (Stage::Dense, false) => "products are faster on this core",
         (_, true) => "the link is slower, or ranks wait for a slower one",
         (_, false) => "the link is faster, or more of the exchange is hidden",
     }
 }
 
-/// Prints whether another plan is better, and writes it.
-fn suggest(
+/// Writes the better plan, if there is one and the user asks for it. Returns its path.
+fn write_better(
     args: &PlanCheckArgs,
     found: &PlanCheck,
     config: &JobConfig,
     hosts: &HostLayout,
-    session: &Session,
-) -> Result<(), Error> {
-    let console = &session.console;
-    let Some(better) = &found.better else {
-        console
-            .say("no plan is better by more than the noise, with prices that fit the measurement");
-        return Ok(());
-    };
-    console.say(format_args!(
-        "a better plan, with the prices of each stage multiplied by measured ÷ predicted: {} instead of {} \
-         for the run's plan, {:.1} % less. Stages that the run hardly has, such as sums of replicated \
-         tables, keep their predicted prices, so measure the plan before you keep it",
-        render::nanos(better.step_ns),
-        render::nanos(found.corrected_ns),
-        100.0 * (1.0 - better.step_ns / found.corrected_ns)
-    ));
-    match &args.output {
-        Some(path) => {
-            output::put_json(path, &PlanText::new(&plan_of(&better.plan, config, hosts)?))
-        }
-        None => {
-            console.say("write it with --output FILE.json, and train with --plan FILE.json");
-            Ok(())
-        }
-    }
+) -> Result<Option<PathBuf>, Error> {
+    let (Some(better), Some(path)) = (&found.better, &args.output) else { return Ok(None) };
+    output::put_json(path, &PlanText::new(&plan_of(&better.plan, config, hosts)?))?;
+    Ok(Some(path.clone()))
 }
 
 fn plan_of(

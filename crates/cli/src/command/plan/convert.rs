@@ -21,10 +21,24 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
     let path = &args.plan;
     match args.to {
         PlanForm::Torchrec => {
-            let plan = setup::plan::read(path, tables)?;
-            write_torchrec(&args.output, &plan, tables)?;
+            let mut plan = setup::plan::read(path, tables)?;
+            let ranks = plan.world_size();
+            if let Some(ranks_per_host) = args.ranks_per_host {
+                let hosts = HostLayout::with_ranks_per_host(ranks as usize, ranks_per_host)
+                    .map_err(|source| UsageError::Hosts { source })?;
+                plan = plan.on_hosts(hosts);
+            } else if ranks > 1 {
+                session.console.say(format_args!(
+                    "all {ranks} ranks are taken to be on one host; --ranks-per-host gives another \
+                     number"
+                ));
+            }
+            output::put_json(&args.output, &to_torchrec(&args.output, &plan, tables)?)?;
         }
         PlanForm::Rowmill => {
+            if args.ranks_per_host.is_some() {
+                return Err(UsageError::ConvertedHosts.into());
+            }
             let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
             setup::plan::check_form(path, &text, "plan", "the form of TorchRec")?;
             let file: TorchrecPlan = serde_json::from_str(&text)
@@ -40,14 +54,13 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes a plan in the form of TorchRec's planner.
-pub fn write_torchrec(
+/// Converts a plan to the form of TorchRec's planner, for the file at `path`.
+pub fn to_torchrec(
     path: &Path,
     plan: &ShardingPlan,
     tables: &[TableConfig],
-) -> Result<(), Error> {
-    let file = export_plan(plan, tables, MODULE, PlannedDevice::Gpu).map_err(|source| {
-        UsageError::TorchrecPlan { path: path.to_owned(), source: Box::new(source) }
-    })?;
-    output::put_json(path, &file)
+) -> Result<TorchrecPlan, Error> {
+    let refuse =
+        |source| UsageError::TorchrecPlan { path: path.to_owned(), source: Box::new(source) };
+    Ok(export_plan(plan, tables, MODULE, PlannedDevice::Gpu).map_err(refuse)?)
 }

@@ -2,37 +2,114 @@
 
 use std::fmt::Write;
 
+use plan::PlanProblem;
+use predict::step::{Stage, StepPrice};
+use schema::Bytes;
+use schema::unit::counted;
+use setup::render;
+
 use crate::command::predict::drawing::escaped;
 
-const WIDTH: f64 = 860.0;
+const WIDTH: f64 = 960.0;
 const LEFT: f64 = 84.0;
-const RIGHT: f64 = 150.0;
-const PANEL: f64 = 206.0;
-const HIGH: f64 = 130.0;
-const COLORS: [&str; 6] = ["#4878a8", "#6aa56a", "#d98a3d", "#8a6bb1", "#b5b5b5", "#dddddd"];
+const RIGHT: f64 = 190.0;
+const HEAD: f64 = 54.0;
+const PANEL: f64 = 226.0;
+const HIGH: f64 = 150.0;
+const COLORS: [&str; 5] = ["#4878a8", "#6aa56a", "#d98a3d", "#8a6bb1", "#999999"];
+const LIMIT_COLOR: &str = "#b33";
+/// Highest limit to which the axis reaches, relative to the highest bar. A limit above it is drawn
+/// at the top of the axis, because bars would be too flat.
+const REACHED: f64 = 2.5;
+/// Height of the axis above the highest bar if the limit is not on it.
+const ABOVE: f64 = 1.2;
 
-/// A panel with a stacked bar for each rank.
-pub struct Panel<'a> {
-    pub title: &'a str,
-    /// Name of each part of a bar, from the bottom.
-    pub parts: &'a [&'a str],
-    /// Values of each rank, in the order of `parts`.
-    pub bars: Vec<Vec<f64>>,
-    /// A value at which a line is drawn, with its name.
-    pub limit: Option<(&'a str, f64)>,
-    pub format: fn(f64) -> String,
+/// Draws time and memory of each rank. The gap between a bar and the line of the step is the time
+/// for which the rank waits, for slower ranks or for the host.
+pub fn draw_plan(problem: &PlanProblem<'_>, price: &StepPrice) -> String {
+    let topology = problem.conditions.topology;
+    let (step, capacity) = (price.cost.step.mean_ns, problem.capacity());
+    let times = price.ranks.iter().map(|rank| {
+        let stage_ns = |stage: Stage| rank.stages[stage as usize].mean_ns;
+        let exchange_ns = Stage::EXCHANGES.into_iter().map(stage_ns).sum();
+        let own = [stage_ns(Stage::EmbeddingForward), stage_ns(Stage::EmbeddingBackward)];
+        vec![own[0], own[1], exchange_ns, stage_ns(Stage::Dense)]
+    });
+    let memory = price.ranks.iter().map(|rank| {
+        let memory = &rank.memory;
+        let tables = [memory.table_weights, memory.table_states, memory.dense_parameters];
+        let known: u64 = tables.iter().sum();
+        let rest = memory.total().saturating_sub(known);
+        tables.into_iter().chain([rest]).map(|bytes| bytes as f64).collect()
+    });
+    let title = format!(
+        "{} on {} x {} {}",
+        problem.config.model.name,
+        counted(u64::from(topology.hosts), "host"),
+        topology.ranks_per_host,
+        topology.device.name
+    );
+    let is_host_bound = step > price.cost.device_ns;
+    let subtitle = format!(
+        "predicted step {}, {} samples/s; fullest rank {} of {}",
+        render::nanos(step),
+        render::count(price.samples_per_s.round() as u64),
+        Bytes(price.cost.peak_bytes),
+        Bytes(capacity)
+    );
+    let step_name = if is_host_bound { "step (host limits)" } else { "step" };
+    draw(
+        [&title, &subtitle],
+        &[
+            Panel {
+                title: "Time of a step by rank",
+                parts: &["lookups", "row updates", "exchanges", "dense layers"],
+                bars: times.collect(),
+                limit: PanelLimit { name: step_name, value: step },
+                format: render::nanos,
+            },
+            Panel {
+                title: "Memory by rank",
+                parts: &["table weights", "optimizer states", "dense parameters", "other"],
+                bars: memory.collect(),
+                limit: PanelLimit { name: "capacity", value: capacity as f64 },
+                format: |bytes| Bytes(bytes as u64).to_string(),
+            },
+        ],
+    )
 }
 
-/// Draws the panels below each other.
-pub fn draw(panels: &[Panel<'_>]) -> String {
-    let height = panels.len() as f64 * PANEL + 14.0;
+/// A line across a panel that its bars should not cross.
+struct PanelLimit<'a> {
+    name: &'a str,
+    value: f64,
+}
+
+/// A panel with a stacked bar for each rank.
+struct Panel<'a> {
+    title: &'a str,
+    /// Name of each part of a bar, from the bottom.
+    parts: &'a [&'a str],
+    /// Values of each rank, in the order of `parts`.
+    bars: Vec<Vec<f64>>,
+    limit: PanelLimit<'a>,
+    format: fn(f64) -> String,
+}
+
+/// Draws the panels below each other, under a title and a subtitle.
+fn draw([title, subtitle]: [&str; 2], panels: &[Panel<'_>]) -> String {
+    let height = HEAD + panels.len() as f64 * PANEL + 14.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+         <text x=\"{LEFT}\" y=\"26\" font-size=\"17\" font-weight=\"bold\">{}</text>\n\
+         <text x=\"{LEFT}\" y=\"46\" fill=\"#444\">{}</text>\n",
+        escaped(title),
+        escaped(subtitle),
     );
     for (at, panel) in panels.iter().enumerate() {
-        draw_panel(&mut svg, panel, at as f64 * PANEL);
+        draw_panel(&mut svg, panel, HEAD + at as f64 * PANEL);
     }
     svg.push_str("</svg>\n");
     svg
@@ -40,10 +117,9 @@ pub fn draw(panels: &[Panel<'_>]) -> String {
 
 fn draw_panel(svg: &mut String, panel: &Panel<'_>, top: f64) {
     let highest = panel.bars.iter().map(|bar| bar.iter().sum()).fold(0.0, f64::max);
-    // A limit far above all bars would flatten them, so it is only drawn near them.
-    let limit = panel.limit.filter(|(_, value)| *value <= 2.0 * highest);
-    let reach = limit.map_or(highest, |(_, value)| highest.max(value)).max(1.0);
-    let (scale, base) = (HIGH / reach, top + 34.0 + HIGH);
+    let is_on_axis = panel.limit.value <= REACHED * highest;
+    let reach = if is_on_axis { highest.max(panel.limit.value) } else { ABOVE * highest }.max(1.0);
+    let (scale, base) = (HIGH / reach, top + 42.0 + HIGH);
     let end = WIDTH - RIGHT;
     // Writing to a `String` cannot fail, so the results are ignored.
     let _ = writeln!(
@@ -70,7 +146,7 @@ fn draw_panel(svg: &mut String, panel: &Panel<'_>, top: f64) {
         );
     }
     let step = (end - LEFT) / panel.bars.len().max(1) as f64;
-    let width = (0.8 * step).min(48.0);
+    let width = (0.8 * step).min(72.0);
     for (rank, bar) in panel.bars.iter().enumerate() {
         let middle = LEFT + (rank as f64 + 0.5) * step;
         let mut bottom = base;
@@ -97,26 +173,29 @@ fn draw_panel(svg: &mut String, panel: &Panel<'_>, top: f64) {
             );
         }
     }
-    if let Some((name, value)) = limit {
-        let y = base - value * scale;
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{LEFT}\" x2=\"{end:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#b33\" \
-             stroke-dasharray=\"4 3\"/>\n<text x=\"{:.1}\" y=\"{:.1}\" fill=\"#b33\">{name}</text>",
-            end + 6.0,
-            y + 4.0,
-        );
-    }
+    let PanelLimit { name, value } = panel.limit;
+    let y = if is_on_axis { base - value * scale } else { base - HIGH };
+    let beyond = if is_on_axis { "" } else { " (beyond the axis)" };
+    let _ = writeln!(
+        svg,
+        "<line x1=\"{LEFT}\" x2=\"{end:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" \
+         stroke=\"{LIMIT_COLOR}\" stroke-width=\"1.5\" stroke-dasharray=\"5 3\"/>\n\
+         <text x=\"{end:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"{LIMIT_COLOR}\">\
+         {name} {}{beyond}</text>",
+        y - 4.0,
+        (panel.format)(value),
+    );
     for (at, part) in panel.parts.iter().enumerate() {
-        let y = base - HIGH + 30.0 + 16.0 * at as f64;
+        // The legend lists the parts in the order of a bar, the highest one on top.
+        let y = base - HIGH + 14.0 + 18.0 * (panel.parts.len() - 1 - at) as f64;
         let color = COLORS[at % COLORS.len()];
         let _ = writeln!(
             svg,
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"10\" height=\"10\" fill=\"{color}\"/>\n\
              <text x=\"{:.1}\" y=\"{y:.1}\">{part}</text>",
-            end + 6.0,
+            end + 14.0,
             y - 9.0,
-            end + 21.0,
+            end + 30.0,
         );
     }
 }

@@ -6,6 +6,9 @@ use predict::step::{RankPrice, Stage, StepPrice};
 use schema::{Bytes, Rank, ShardingPlan, TableConfig, TableRow};
 use serde::Serialize;
 
+/// Difference of steps in nanoseconds below which they count as equal.
+const EQUAL_NS: f64 = 1.0;
+
 /// A rank's part of a plan, with its predicted time and memory.
 #[derive(Serialize, TableRow)]
 pub struct RankRow {
@@ -13,6 +16,7 @@ pub struct RankRow {
     host: usize,
     /// Number of tables of which the rank holds a part that is not replicated.
     tables: usize,
+    /// Bytes of weights and optimizer states.
     table_bytes: u64,
     total_bytes: u64,
     lookup_ns: f64,
@@ -31,7 +35,7 @@ pub struct PlacementRow {
     table: String,
     rows: u64,
     dim: usize,
-    bytes: u64,
+    weight_bytes: u64,
     layout: &'static str,
     /// Ranks that hold the table, such as `0-7,9`.
     ranks: String,
@@ -61,7 +65,7 @@ pub struct AlternativeRow {
     /// took no time.
     added_ns: f64,
     fits: bool,
-    /// The stage that adds most, or the reason of the chosen placement.
+    /// The stage that lengthens or shortens the step most, or the reason of the chosen placement.
     why: String,
 }
 
@@ -76,26 +80,26 @@ pub fn alternatives(explained: &TableExplanation) -> Vec<AlternativeRow> {
         fits: true,
         why,
     };
-    let other = |other: &AlternativePlacement| {
-        let stage = Stage::ALL
-            .into_iter()
-            .max_by(|a, b| {
-                let added = |stage: &Stage| other.added_stages_ns[*stage as usize];
-                added(a).total_cmp(&added(b))
-            })
-            .filter(|stage| other.added_stages_ns[*stage as usize] > 0.0);
-        AlternativeRow {
-            step_ns: other.cost.step.mean_ns,
-            added_ns: other.added_ns,
-            fits: other.fits,
-            ..row(
-                &other.placement,
-                stage.map_or_else(String::new, |stage| format!("longer {}", stage.name())),
-            )
-        }
+    let other = |other: &AlternativePlacement| AlternativeRow {
+        step_ns: other.cost.step.mean_ns,
+        added_ns: other.added_ns,
+        fits: other.fits,
+        ..row(&other.placement, difference(other))
     };
     let chosen = row(&explained.placement, format!("chosen: {}", reason(explained.reason)));
     std::iter::once(chosen).chain(explained.alternatives.iter().map(other)).collect()
+}
+
+/// Names the stage that changes the step most in the direction in which the step changes.
+fn difference(other: &AlternativePlacement) -> String {
+    if other.added_ns.abs() < EQUAL_NS {
+        return "as fast".to_owned();
+    }
+    let (sign, word) = if other.added_ns > 0.0 { (1.0, "longer") } else { (-1.0, "shorter") };
+    let changed = |stage: &Stage| sign * other.added_stages_ns[*stage as usize];
+    let most = Stage::ALL.into_iter().max_by(|a, b| changed(a).total_cmp(&changed(b)));
+    let stage = most.filter(|stage| changed(stage) > 0.0);
+    stage.map_or_else(|| format!("{word} step"), |stage| format!("{word} {}", stage.name()))
 }
 
 fn reason(reason: PlacementReason) -> String {
@@ -120,8 +124,7 @@ fn rank_row(plan: &ShardingPlan, price: &RankPrice) -> RankRow {
     let mut tables: Vec<_> = plan.tiles_of(rank).map(|tile| tile.table).collect();
     tables.dedup();
     let stage_ns = |stage: Stage| price.stages[stage as usize].mean_ns;
-    let exchange_ns =
-        stage_ns(Stage::InputDist) + stage_ns(Stage::OutputDist) + stage_ns(Stage::GradientDist);
+    let exchange_ns = Stage::EXCHANGES.into_iter().map(stage_ns).sum();
     RankRow {
         rank: price.rank,
         host: plan.hosts().host(rank),
@@ -144,7 +147,7 @@ pub fn by_table(tables: &[TableConfig], plan: &CandidatePlan) -> Vec<PlacementRo
         table: table.name.clone(),
         rows: table.rows,
         dim: table.dim,
-        bytes: table.rows * table.dim as u64 * table.data_type.bytes() as u64,
+        weight_bytes: table.rows * table.dim as u64 * table.data_type.bytes() as u64,
         layout: placement.layout.kind().name(),
         ranks: rank_text(placement),
     };

@@ -80,7 +80,9 @@ struct RankStagesRow {
     update_ns: f64,
     exchange_ns: f64,
     wait_ns: f64,
+    /// Bytes of weights and optimizer states.
     table_bytes: u64,
+    weight_bytes: u64,
     state_bytes: u64,
     total_bytes: u64,
 }
@@ -557,11 +559,10 @@ fn rank_row(rank: &predict::step::RankPrice) -> RankStagesRow {
         lookup_ns: stage_ns(Stage::EmbeddingForward),
         dense_ns: stage_ns(Stage::Dense),
         update_ns: stage_ns(Stage::EmbeddingBackward),
-        exchange_ns: stage_ns(Stage::InputDist)
-            + stage_ns(Stage::OutputDist)
-            + stage_ns(Stage::GradientDist),
+        exchange_ns: Stage::EXCHANGES.into_iter().map(stage_ns).sum(),
         wait_ns: rank.wait_ns,
-        table_bytes: rank.memory.table_weights,
+        table_bytes: rank.memory.table_weights + rank.memory.table_states,
+        weight_bytes: rank.memory.table_weights,
         state_bytes: rank.memory.table_states,
         total_bytes: rank.memory.total(),
     }

@@ -107,15 +107,26 @@ pub fn search_tiling(
     device: &ComputeDevice,
     session: &Session,
 ) -> Result<Tiling, Error> {
+    let is_auto = train.sharding == Some(ShardingChoice::Auto);
     match tiling {
-        Tiling::Made(_, hosts, groups)
-            if train.sharding == Some(ShardingChoice::Auto) && hosts.world_size() > 1 =>
-        {
+        Tiling::Made(_, hosts, groups) if is_auto && hosts.world_size() > 1 => {
             let count = groups.count.get();
             let plan = auto_plan::plan_for_run(config, &hosts, count, device, session)?;
             Ok(Tiling::Fixed(FixedPlan { plan: plan.in_groups(groups), sharding: None }))
         }
-        other => Ok(other),
+        other => {
+            if is_auto && matches!(other, Tiling::Made(..)) {
+                session.console.say("--sharding auto: there is one rank, which holds all tables");
+            } else if is_auto {
+                session.console.say("--sharding auto: the run keeps its plan");
+            } else if ::plan::limits_plans(&config.plan) {
+                session.console.say(
+                    "[plan] of the configuration limits --sharding auto and rowmill plan, but not \
+                     the plan of this run",
+                );
+            }
+            Ok(other)
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use schema::{FeatureStats, JobConfig, Rank, ShardingPlan, Topology};
 use crate::constraints::{Constraints, TableConstraints};
 use crate::layout::{Layout, LayoutKind};
 use crate::placement::{CandidatePlan, Placement};
-use crate::problem::PlanProblem;
+use crate::problem::{PlanProblem, PlanTarget};
 use crate::torchrec::cost::price_plan;
 use crate::torchrec::error::TorchrecError;
 use crate::torchrec::problem::{StorageReservation, TorchrecProblem};
@@ -19,7 +19,13 @@ fn check(topology: &str, constraints: &Constraints, check: impl FnOnce(&PlanProb
     let features = FeatureStats::with_bag_sizes(&config, 1);
     let (topology, models) = (Topology::parse(topology).unwrap(), Models::shipped().unwrap());
     let conditions = Conditions::new(&topology, &models);
-    check(&PlanProblem { config: &config, features: &features, conditions, constraints });
+    check(&PlanProblem {
+        config: &config,
+        features: &features,
+        conditions,
+        constraints,
+        target: PlanTarget::Rowmill,
+    });
 }
 
 fn every_table(every_table: TableConstraints) -> Constraints {

@@ -37,6 +37,7 @@ fn step_ns(ranks: [[f64; 3]; 2], [ids_ns, vectors_ns]: [f64; 2], latency_ns: f64
         gradients: exactly(vectors_ns),
         terms: nothing,
         copies: nothing,
+        replicas: nothing,
         ranks: &ranks,
     };
     let mut sum = 0.0;
