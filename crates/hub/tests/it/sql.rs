@@ -1,9 +1,11 @@
 //! Other programs compute the sums of the hub from its files, by the commands of `docs/hub-sql.md`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
 use hub::config::Pools;
+use hub::grouping::SumQuery;
 use hub::rollup;
 use hub::store::StoreFolder;
 use hub::sums::{Dimension, FleetSums};
