@@ -83,6 +83,11 @@ fn every_route_and_answer_is_as_openapi_describes() {
         ("/hub/v1/sums", "?since=3h&by=user&by=run&step=hour"),
         ("/hub/v1/sums", "?since=1&until=60"),
         ("/hub/v1/faults", "?since=3h"),
+        ("/hub/v1/runs", "?since=3h"),
+        ("/hub/v1/hosts", "?since=3h"),
+        ("/hub/v1/findings", "?since=3h"),
+        ("/hub/v1/orders", "?since=3h"),
+        ("/hub/v1/traces", "?since=3h"),
         ("/hub/v1/me", ""),
     ] {
         let answer = get(&hub, &viewer, &format!("{path}{query}"), "localhost");
