@@ -118,6 +118,7 @@ fn commit_batches(
             next = if entries.len() < COMMIT_ENTRIES { receiver.try_recv().ok() } else { None };
         }
         let result = store.append(entries);
+        counters.add_commit(result.as_ref().ok());
         let answer = match &result {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
@@ -126,7 +127,6 @@ fn commit_batches(
             // The agent may have closed its connection. It sends the batch again.
             let _ = outcome.send(answer.clone());
         }
-        counters.add_commit(result.as_ref().ok());
         report(&result, &mut reported, was_failing);
         was_failing = result.is_err();
         if let Ok(tally) = &result {
