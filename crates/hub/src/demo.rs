@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrow_array::UInt64Array;
 
@@ -19,7 +19,7 @@ use crate::config::parse_time;
 use crate::error::Error;
 use crate::log::say;
 use crate::simulate::{SimulateOptions, simulate};
-use crate::store::{Partition, StoreFolder, column};
+use crate::store::{HOUR_S, Partition, StoreFolder, column};
 use crate::tokens::{TokenRole, create_token};
 
 /// Days of the simulated past. The report compares a day with the same day of the week before.
@@ -28,6 +28,8 @@ const PAST: Duration = Duration::from_secs(9 * 86_400);
 const SIMULATED_S: u32 = 120;
 /// Seconds of the interval of a row of the real agent.
 const AGENT_S: u32 = 2;
+/// Name of the host with the real training.
+const HOST: &str = "this-machine";
 /// Workflow and configuration of the real training, and its number of rows.
 const WORKFLOW: &str = "demo-training";
 const MODEL: &str = "dlrm-ddp";
@@ -157,8 +159,8 @@ pub fn run(options: &DemoOptions, stop: &Arc<AtomicBool>) -> Result<(), Error> {
 
     let mut programs = [hub, agent, training];
     let store = StoreFolder::open_for_reading(&folder.join("store"))?;
-    let viewer = fs::read_to_string(folder.join("viewer.token")).unwrap_or_default();
-    let page = format!("{url}/#token={}", viewer.trim());
+    let token = fs::read_to_string(folder.join("admin.token")).unwrap_or_default();
+    let page = format!("{url}/#token={}", token.trim());
     let (mut steps, mut shown) = (0, None);
     let is_over = |shown: Option<Instant>| {
         shown.zip(options.length).is_some_and(|(shown, length)| shown.elapsed() >= length)
@@ -166,14 +168,15 @@ pub fn run(options: &DemoOptions, stop: &Arc<AtomicBool>) -> Result<(), Error> {
     while !stop.load(Ordering::Relaxed) && !simulated.is_finished() && !is_over(shown) {
         programs.iter_mut().try_for_each(DemoProgram::check)?;
         steps = count_steps(&store)?;
-        if steps > 0 && shown.is_none() {
+        if steps > 0 && shown.is_none() && has_past(&store)? {
             shown = Some(Instant::now());
             show_page(&page, folder, &url, options.no_browser);
         }
         if shown.is_none() && began.elapsed() > TRAINING_PATIENCE {
-            let what = format!("training steps of {WORKFLOW} at the hub");
-            let got = format!("none in {TRAINING_PATIENCE:?}; see {}", folder.display());
-            return Err(Error::Value { what, expected: "at least one", got });
+            let what = "rows at the hub".to_owned();
+            let got = format!("{steps} steps in {TRAINING_PATIENCE:?}; see {}", folder.display());
+            let expected = "steps of the training, and rows of the simulated past";
+            return Err(Error::Value { what, expected, got });
         }
         thread::sleep(TICK * 5);
     }
@@ -209,7 +212,7 @@ impl DemoFolder {
         let place = Self { folder };
         let mut hashes = String::new();
         for (role, name, file) in
-            [(TokenRole::Agent, "*", "agent.token"), (TokenRole::Viewer, "demo", "viewer.token")]
+            [(TokenRole::Agent, "*", "agent.token"), (TokenRole::Admin, "demo", "admin.token")]
         {
             let (token, line) = create_token(role, name)?;
             place.write(file, &format!("{token}\n"))?;
@@ -233,7 +236,10 @@ impl DemoFolder {
         let paths =
             [("socket_dir", "sockets"), ("state_dir", "agent"), ("audit", "agent-audit.json")];
         let hub = self.folder.join("agent.token");
-        let rest = format!("interval_s = {AGENT_S}\n[hub]\nurl = {url:?}\ntoken_file = {hub:?}\n");
+        let rest = format!(
+            "host = {HOST:?}\ninterval_s = {AGENT_S}\n\
+             [hub]\nurl = {url:?}\ntoken_file = {hub:?}\nverbs = [\"trace\"]\n"
+        );
         self.write("agent.toml", &self.lines(&paths, &rest))
     }
 
@@ -284,11 +290,20 @@ fn count_steps(store: &StoreFolder) -> Result<u64, Error> {
     Ok(steps)
 }
 
+/// Whether the simulated rows have reached the present.
+fn has_past(store: &StoreFolder) -> Result<bool, Error> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let last = store.hours(RowTable::Gpu.folder())?.last().copied();
+    Ok(last >= Some(now.saturating_sub(2 * u64::from(SIMULATED_S)) / HOUR_S))
+}
+
 /// Prints the address of the page and further commands, and opens the page if there is a desktop.
 fn show_page(page: &str, folder: &Path, url: &str, no_browser: bool) {
     say(&format!("page: {page}"));
     let folder = folder.display();
-    say(&format!("report: rowmill fleet report --hub {url} --token-file {folder}/viewer.token"));
+    let reach = format!("--hub {url} --token-file {folder}/admin.token");
+    say(&format!("report: rowmill fleet report {reach}"));
+    say(&format!("trace of the training: rowmill fleet trace --host {HOST} {reach}"));
     say(&format!("hosts: rowmill-hub status --config {folder}/hub.toml"));
     let has_desktop =
         ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|key| std::env::var_os(key).is_some());

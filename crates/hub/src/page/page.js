@@ -344,4 +344,10 @@ document.getElementById('login').addEventListener('submit', (event) => {
   show();
 });
 addEventListener('popstate', show);
+// `rowmill-hub demo` opens the page with its token behind the #, which no browser sends to the hub.
+const given = new URLSearchParams(location.hash.slice(1)).get('token');
+if (given) {
+  sessionStorage.setItem('token', given);
+  history.replaceState(null, '', location.pathname + location.search);
+}
 show();
