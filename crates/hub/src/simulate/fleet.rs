@@ -393,7 +393,13 @@ impl SimulatedFleet {
             if held(&self.running) + queued >= wanted * gpus {
                 break;
             }
-            self.waiting.push(self.submit(events.child(2).child(at)));
+            let draw = events.child(2).child(at);
+            let drawn = draw.below(0, WORKFLOWS.len() as u64) as usize;
+            // The workflow that becomes slow always has a run, so that a report can find it.
+            let slow = WORKFLOWS.iter().position(|kind| kind.name == SLOW.0).unwrap_or(drawn);
+            let mut jobs = self.running.values().map(|run| &run.submitted).chain(&self.waiting);
+            let has_slow = jobs.any(|job| job.workflow == slow);
+            self.waiting.push(self.submit(if has_slow { drawn } else { slow }, draw));
         }
         for job in std::mem::take(&mut self.waiting) {
             match self.place(&job, now_s) {
@@ -403,8 +409,7 @@ impl SimulatedFleet {
         }
     }
 
-    fn submit(&self, draw: CounterRng) -> SimulatedJob {
-        let workflow = draw.below(0, WORKFLOWS.len() as u64) as usize;
+    fn submit(&self, workflow: usize, draw: CounterRng) -> SimulatedJob {
         let kind = &WORKFLOWS[workflow];
         // A job of a small fleet takes at most a quarter of it.
         let gpus = kind.gpus.min((self.spec.hosts as u32 * self.spec.gpus / 4).max(1));
