@@ -95,7 +95,7 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
     check_explained(args, config)?;
     let found = Found::search(&problem, args, session)?;
     let priced = PricedPlan::new(&problem, &found.chosen)?;
-    let summary = PlanSummary::new(args, &problem, &found, &priced);
+    let summary = PlanSummary::new(args, &problem, found.result.as_ref(), &priced.price);
     summary.describe(session);
     write_files(args, &problem, &priced, session)?;
     let output = PlanOutput { summary, session };

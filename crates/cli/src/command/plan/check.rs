@@ -45,7 +45,6 @@ struct CheckReport {
     /// Standard deviation of the steps of intervals, relative to their mean.
     noise_pct: f64,
     predicted_step_ns: f64,
-    /// Mean over ranks.
     measured_step_ns: f64,
     /// Part of the measured step that corrected prices of its stages do not explain.
     unpriced_ns: f64,
@@ -62,6 +61,7 @@ struct CheckReport {
     stages: Vec<StageRow>,
 }
 
+/// Whether the run should keep its plan.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Verdict {

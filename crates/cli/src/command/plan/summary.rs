@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use plan::PlanProblem;
-use predict::step::Stage;
+use plan::{PlanProblem, PlanResult};
+use predict::step::{Stage, StepPrice};
 use schema::TableRow;
 use serde::Serialize;
 use setup::Session;
@@ -13,7 +13,6 @@ use setup::error::Error;
 use setup::render::{nanos, path_text_or_null};
 use setup::table_output::{self, TableTarget};
 
-use super::{Found, PricedPlan};
 use crate::args::PlanSearch;
 
 /// A searched plan as a whole.
@@ -60,10 +59,9 @@ impl PlanSummary {
     pub fn new(
         args: &PlanSearch,
         problem: &PlanProblem<'_>,
-        found: &Found,
-        priced: &PricedPlan,
+        result: Option<&PlanResult>,
+        price: &StepPrice,
     ) -> Self {
-        let price = &priced.price;
         let (mean, most) = price.ranks.iter().fold((0.0, 0.0_f64), |(sum, most), rank| {
             let own = rank.stages[Stage::EmbeddingForward as usize].mean_ns
                 + rank.stages[Stage::EmbeddingBackward as usize].mean_ns;
@@ -98,7 +96,7 @@ impl PlanSummary {
             imbalance: if mean > 0.0 { most / mean } else { 1.0 },
             peak_bytes: price.cost.peak_bytes,
             capacity_bytes: problem.capacity(),
-            priced_plans: found.result.as_ref().map(|result| result.priced),
+            priced_plans: result.map(|result| result.priced),
             plan_file: args.output.clone(),
             torchrec_file: args.torchrec.clone(),
             svg_file: args.svg.clone(),
