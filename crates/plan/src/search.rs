@@ -169,11 +169,15 @@ fn find_best(
         baselines.push(BaselinePlan { baseline, plan, cost, fits: score.overflow == 0 });
     }
     if options.method == PlanMethod::Search {
-        // Constraints that allow one kind of layout alone must not lead to a better plan.
+        // Constraints that allow one or two kinds of layouts alone must not lead to a better plan.
         let all: &[LayoutKind] = &LayoutKind::ALL;
-        for &kind in if proposal::cuts_everything(&problem) { all } else { &[] } {
-            let plan = Baseline::Neo.place(priced, &allowed.only(&[kind].into()), weights);
-            starts.push((priced.score(), plan));
+        let all = if proposal::cuts_everything(&problem) { all } else { &[] };
+        for (at, &kind) in all.iter().enumerate() {
+            for &other in &all[at..] {
+                let plan =
+                    Baseline::Neo.place(priced, &allowed.only(&[kind, other].into()), weights);
+                starts.push((priced.score(), plan));
+            }
         }
         for plan in &options.starts {
             priced.adopt(plan);
