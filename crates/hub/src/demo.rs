@@ -25,7 +25,7 @@ use crate::tokens::{TokenRole, create_token};
 /// Days of the simulated past. The report compares a day with the same day of the week before.
 const PAST: Duration = Duration::from_secs(9 * 86_400);
 /// Seconds of the interval of a simulated row.
-const SIMULATED_S: u32 = 120;
+const SIMULATED_S: u32 = 300;
 /// Seconds of the interval of a row of the real agent.
 const AGENT_S: u32 = 2;
 /// Name of the host with the real training.
@@ -238,7 +238,7 @@ impl DemoFolder {
         let hub = self.folder.join("agent.token");
         let rest = format!(
             "host = {HOST:?}\ninterval_s = {AGENT_S}\n\
-             [hub]\nurl = {url:?}\ntoken_file = {hub:?}\nverbs = [\"trace\"]\n"
+             [hub]\nurl = {url:?}\ntoken_file = {hub:?}\n"
         );
         self.write("agent.toml", &self.lines(&paths, &rest))
     }
@@ -303,7 +303,6 @@ fn show_page(page: &str, folder: &Path, url: &str, no_browser: bool) {
     let folder = folder.display();
     let reach = format!("--hub {url} --token-file {folder}/admin.token");
     say(&format!("report: rowmill fleet report {reach}"));
-    say(&format!("trace of the training: rowmill fleet trace --host {HOST} {reach}"));
     say(&format!("hosts: rowmill-hub status --config {folder}/hub.toml"));
     let has_desktop =
         ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|key| std::env::var_os(key).is_some());
