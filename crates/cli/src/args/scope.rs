@@ -150,7 +150,7 @@ fn describe_unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option
     };
     match need {
         Need::AnyOf(names) if names.iter().any(exists) && !names.iter().any(|name| has(&name)) => {
-            let known: Vec<&str> = names.iter().copied().filter(|name| exists(&name)).collect();
+            let known: Vec<&str> = names.iter().copied().filter(|name| exists(name)).collect();
             Some(format!("applies only with {}", join_options(&known, " or ")))
         }
         Need::NoneOf(names) => {
