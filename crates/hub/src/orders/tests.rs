@@ -129,12 +129,11 @@ fn traces_arrive_in_parts_and_damaged_or_forged_ones_leave_nothing() {
     assert!(board.open_trace(created.id, "../order.json").is_none());
 }
 
-/// Analyzes a trace with a program that a script stands for. Returns the error.
-fn analyze_with(script: &str) -> String {
+/// Analyzes a trace within a time with a program that a script stands for. Returns the error.
+fn analyze_with(script: &str, timeout: Duration) -> String {
     let root = Folder::new();
     let program = root.write("rowmill", format!("#!/bin/sh\n{script}\n"));
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let timeout = Duration::from_millis(500);
     let limits = TraceLimits { rowmill: Some(program), timeout, ..TraceLimits::default() };
     let board = open(&root, limits);
     let created = order(&board, &["a"]);
@@ -153,13 +152,15 @@ fn analyze_with(script: &str) -> String {
 
 #[test]
 fn an_analysis_that_fails_or_takes_too_long_ends_alone() {
-    let crashed = analyze_with("echo damaged >&2; kill -9 $$");
+    let analyze = |script| analyze_with(script, Duration::from_secs(60));
+    let crashed = analyze("echo damaged >&2; kill -9 $$");
     assert!(crashed.contains("signal: 9") && crashed.contains("damaged"), "{crashed}");
-    assert!(analyze_with("exec sleep 60").contains("did not end within"));
-    assert!(analyze_with("echo nonsense").contains("unexpected findings"));
+    let slow = analyze_with("exec sleep 60", Duration::from_millis(500));
+    assert!(slow.contains("did not end within"), "{slow}");
+    assert!(analyze("echo nonsense").contains("unexpected findings"));
     if testkit::has_program("python3", "the memory of an analysis") {
         // The limit is 4 GiB.
-        let large = analyze_with("exec python3 -c 'bytearray(1 << 33)'");
+        let large = analyze("exec python3 -c 'bytearray(1 << 33)'");
         assert!(large.contains("MemoryError"), "{large}");
     }
 }
