@@ -1,7 +1,6 @@
 //! Searches: determinism, pinned tables, and that no heuristic is better.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use plan::PlanTarget;
 use plan::explain::PlacementReason;
@@ -132,26 +131,19 @@ fn plans_satisfy_constraints() {
 }
 
 #[test]
-fn searches_take_a_fraction_of_a_second_per_hundred_tables() {
+fn searches_of_many_tables_end_within_their_budget() {
     let models = Models::shipped().expect("models");
     let constraints = Constraints::default();
     // A thousand tables on 128 ranks, and 26 on eight.
-    for (number, tables, limit_s) in [(2, 1_000, 10.0), (1, 26, 0.3)] {
+    for (number, tables, budget) in [(2, 1_000, 100_000), (1, 26, 30_000)] {
         let mut case = RandomCase::new(number);
         let random = schema::random::CounterRng::new(5, number);
         case.config = crate::cases::config(tables, 65_536, random);
         case.features = (0..tables).map(|at| case.features[at % case.features.len()]).collect();
-        let begin = Instant::now();
         let found = plan(&case.problem(&models, &constraints), &PlanOptions::new(1));
-        let seconds = begin.elapsed().as_secs_f64();
         let found = found.expect("a plan");
-        println!(
-            "{tables} tables on {} ranks: {seconds:.2} s (bar {limit_s} s), {} plans priced",
-            case.topology.ranks(),
-            found.priced
-        );
-        // Other programs may slow this one down, so the test has room.
-        assert!(seconds < 4.0 * limit_s, "{seconds} s");
+        // The starting plans are priced in addition.
+        assert!(found.priced < budget + budget / 4, "{} plans priced", found.priced);
     }
 }
 

@@ -119,6 +119,8 @@ errors_with_hints! {
         #[error("the hub at {url}: {problem}")]
         #[hint("`rowmill-hub serve` starts it, and `rowmill-hub token new viewer NAME` creates a token")]
         Hub { url: String, problem: String },
+        #[error("the hub at {url} refuses this: {problem}")]
+        HubRefused { url: String, problem: String },
         #[error("job {run}: the hub has no rows of it in this time")]
         #[hint("name the scheduler too, such as kubernetes/POD, or a longer time with --since")]
         NoJob { run: String },

@@ -235,7 +235,14 @@ impl HubClient {
         let bytes = bytes.map_err(|error| failed(error.to_string()))?;
         if !answer.status().is_success() {
             let text = String::from_utf8_lossy(&bytes);
-            return Err(failed(format!("{}: {}", answer.status(), text.trim())).into());
+            let problem = format!("{}: {}", answer.status(), text.trim());
+            let url = self.url.clone();
+            return Err(match answer.status().as_u16() {
+                // A new token, or a hub that can read its files, may help.
+                401 | 500.. => failed(problem),
+                _ => RunError::HubRefused { url, problem },
+            }
+            .into());
         }
         let parsed = serde_json::from_slice(&bytes);
         parsed.map_err(|error| failed(format!("unexpected answer: {error}")).into())
