@@ -16,7 +16,8 @@
 //! describes the files.
 //!
 //! [`orders`] has the orders for traces, [`active_runs`] finds the hosts of runs, and [`watch`] gives
-//! orders by itself. [`findings`] adds up what traces say.
+//! orders by itself. [`findings`] adds up what traces say, and [`doctor`] finds what is wrong with a
+//! run or a host from its rows.
 
 pub mod access;
 pub mod active_runs;
@@ -28,6 +29,7 @@ pub mod bucket;
 pub mod columns;
 pub mod config;
 pub mod demo;
+pub mod doctor;
 pub mod error;
 pub mod faults;
 pub mod findings;

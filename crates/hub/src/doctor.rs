@@ -1,0 +1,262 @@
+//! PerfDoctor: what is wrong with one run or one host, from its rows of GPUs, host, steps and
+//! events, with what to do about it, and charts over time. [`facts`] reads the rows, [`rules`] judge
+//! them by [`limits`], and [`charts`] draws them.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::api::{FleetQuery, FleetReader};
+use crate::error::Error;
+use crate::store::HOUR_S;
+use crate::sums::Dimension;
+
+pub mod charts;
+pub mod facts;
+pub mod limits;
+pub mod rules;
+
+use charts::DoctorChart;
+use facts::{DoctorFacts, GpuFacts};
+use limits::DoctorLimit;
+use rules::{DoctorRule, RULES};
+
+/// Number of places of a finding that are listed.
+const PLACES_MAX: usize = 8;
+/// Shares of the held GPU hours from which on a loss has a severity, as for findings of traces.
+const SEVERITIES: [(f64, Severity); 3] =
+    [(0.15, Severity::Critical), (0.05, Severity::High), (0.01, Severity::Medium)];
+const NO_LINK_SPEED: &str =
+    "Saturated network devices are not judged, because rows have no link speed.";
+const NO_GPU_MEMORY: &str = "Full memory of GPUs is not judged, because rows have no size of it.";
+
+/// The run (scheduler and job, as in `slurm/7`) or host that is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DoctorSubject {
+    Run(String),
+    Host(String),
+}
+
+/// What is wrong with a run or a host.
+#[derive(Debug, Serialize)]
+pub struct DoctorAnswer {
+    pub since_unix_s: u64,
+    pub until_unix_s: u64,
+    /// Empty if a host is looked at.
+    pub run: String,
+    /// Hosts with rows of the run, or the host.
+    pub hosts: Vec<String>,
+    /// Runs that have steps.
+    pub runs: Vec<String>,
+    pub gpus: usize,
+    /// Hours in which its GPUs were held.
+    pub gpu_hours: f64,
+    /// The worst first.
+    pub findings: Vec<DoctorFinding>,
+    /// What is not judged, and why.
+    pub not_judged: Vec<String>,
+    pub charts: Vec<DoctorChart>,
+}
+
+/// A tab of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DoctorTab {
+    Cpu,
+    Gpu,
+    Memory,
+    Network,
+    Application,
+}
+
+/// How much a finding costs, from most to least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Critical,
+    High,
+    Medium,
+    Info,
+}
+
+/// An issue of a run or a host.
+#[derive(Clone, Debug, Serialize)]
+pub struct DoctorFinding {
+    pub rule: &'static str,
+    pub tab: DoctorTab,
+    pub title: &'static str,
+    pub severity: Severity,
+    /// Where it is, with the figures of the worst place.
+    pub what: String,
+    pub advice: &'static str,
+    /// GPU hours that the issue costs at most; `None` if this cannot be said. Those of several
+    /// findings may be the same hours.
+    pub lost_gpu_hours: Option<f64>,
+    /// Number of GPUs, hosts, runs or processes with the issue.
+    pub place_count: usize,
+    /// The places that lose most.
+    pub places: Vec<DoctorCase>,
+    pub limits: &'static [DoctorLimit],
+}
+
+/// A GPU, host, run or process with an issue.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DoctorCase {
+    pub place: String,
+    pub numbers: Vec<DoctorNumber>,
+    /// GPU seconds that are lost at most.
+    pub lost_s: Option<f64>,
+}
+
+/// A measured figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DoctorNumber {
+    pub name: String,
+    pub value: f64,
+    /// `share`, `s` or `1`.
+    pub unit: &'static str,
+}
+
+impl DoctorSubject {
+    /// Returns the one run or host that a query selects.
+    ///
+    /// # Errors
+    /// The reason if it selects none, several or something else.
+    pub fn from_query(query: &FleetQuery) -> Result<Self, &'static str> {
+        let selection: Vec<_> = query.sums.selection.iter().collect();
+        if let [(dimension, members)] = selection[..]
+            && let Some(member) = members.first().filter(|_| members.len() == 1)
+        {
+            match dimension {
+                Dimension::Run => return Ok(Self::Run(member.clone())),
+                Dimension::Host => return Ok(Self::Host(member.clone())),
+                _ => {}
+            }
+        }
+        Err("one run, as in run=slurm/7, or one host, and no other selection")
+    }
+}
+
+impl FleetReader {
+    /// Tells what is wrong with the run or host of a query.
+    ///
+    /// # Errors
+    /// If the query selects something else, or if a file cannot be read.
+    pub fn doctor(&self, query: &FleetQuery) -> Result<DoctorAnswer, Error> {
+        let range = &query.sums.range;
+        let subject = DoctorSubject::from_query(query).map_err(|expected| Error::Value {
+            what: "query of the doctor".to_owned(),
+            expected,
+            got: format!("{:?}", query.sums.selection),
+        })?;
+        let facts = DoctorFacts::read(self.folder(), &subject, range)?;
+        let run = match &subject {
+            DoctorSubject::Run(run) => run.clone(),
+            DoctorSubject::Host(_) => String::new(),
+        };
+        let hosts: BTreeSet<&String> =
+            facts.gpus.keys().map(|gpu| &gpu.host).chain(facts.hosts.keys()).collect();
+        Ok(DoctorAnswer {
+            since_unix_s: range.start,
+            until_unix_s: range.end,
+            run,
+            hosts: hosts.into_iter().cloned().collect(),
+            runs: facts.runs.keys().cloned().collect(),
+            gpus: facts.gpus.len(),
+            gpu_hours: facts.held_s() / HOUR_S as f64,
+            findings: judge(&facts),
+            not_judged: not_judged(&facts),
+            charts: charts::draw(&facts, range.end - range.start),
+        })
+    }
+}
+
+/// Applies all rules. The worst findings come first.
+pub fn judge(facts: &DoctorFacts) -> Vec<DoctorFinding> {
+    let mut findings: Vec<DoctorFinding> =
+        RULES.iter().filter_map(|rule| find(rule, facts)).collect();
+    findings.sort_by(|a, b| {
+        let lost = |one: &DoctorFinding| one.lost_gpu_hours.unwrap_or(0.0);
+        a.severity.cmp(&b.severity).then_with(|| lost(b).total_cmp(&lost(a)))
+    });
+    findings
+}
+
+fn find(rule: &DoctorRule, facts: &DoctorFacts) -> Option<DoctorFinding> {
+    let mut cases = (rule.find)(facts);
+    cases.sort_by(|a, b| b.lost_s.unwrap_or(0.0).total_cmp(&a.lost_s.unwrap_or(0.0)));
+    let worst = cases.first()?;
+    let numbers: Vec<String> = worst.numbers.iter().map(DoctorNumber::describe).collect();
+    let others = match cases.len() - 1 {
+        0 => String::new(),
+        count => format!(" (and {count} more)"),
+    };
+    let what = format!("{}{others}: {}", worst.place, numbers.join(", "));
+    let lost_s: Vec<f64> = cases.iter().filter_map(|case| case.lost_s).collect();
+    let lost_s = (!lost_s.is_empty()).then(|| lost_s.iter().sum::<f64>());
+    let share = lost_s.unwrap_or(0.0) / facts.held_s().max(1.0);
+    let by_loss = SEVERITIES.iter().find(|(least, _)| share >= *least);
+    let severity = by_loss.map_or(Severity::Info, |(_, severity)| *severity).min(rule.least);
+    let place_count = cases.len();
+    cases.truncate(PLACES_MAX);
+    Some(DoctorFinding {
+        rule: rule.id,
+        tab: rule.tab,
+        title: rule.title,
+        severity,
+        what,
+        advice: rule.advice,
+        lost_gpu_hours: lost_s.map(|seconds| seconds / HOUR_S as f64),
+        place_count,
+        places: cases,
+        limits: rule.limits,
+    })
+}
+
+/// Lists what no rule could judge.
+fn not_judged(facts: &DoctorFacts) -> Vec<String> {
+    let mut texts = Vec::new();
+    let lacking = |is_known: fn(&GpuFacts) -> bool| {
+        facts.gpus.values().filter(|gpu| gpu.held_s() > 0.0 && !is_known(gpu)).count()
+    };
+    let count = facts.gpus.len();
+    if count == 0 {
+        texts.push("No rows of GPUs in this time.".to_owned());
+    }
+    for (what, missing) in [
+        ("Activity", lacking(|gpu| gpu.sum(|cell| cell.busy_observed_s) > 0.0)),
+        ("SM activity", lacking(|gpu| gpu.sum(|cell| cell.sm_observed_s) > 0.0)),
+    ] {
+        if missing > 0 {
+            texts.push(format!("{what} of {missing} of {count} GPUs was not observed."));
+        }
+    }
+    let cells = || facts.hosts.values().flat_map(|cells| cells.values());
+    for (what, is_known) in [
+        ("CPUs", cells().any(|cell| cell.cpu_all_s > 0.0)),
+        ("Memory of hosts", cells().any(|cell| cell.memory_available.is_some())),
+        ("Waits for memory", cells().any(|cell| cell.pressure_s.contains_key("memory"))),
+        ("Waits for disks", cells().any(|cell| cell.pressure_s.contains_key("io"))),
+        ("Step times", !facts.runs.is_empty()),
+    ] {
+        if !is_known {
+            texts.push(format!("{what}: no rows have them."));
+        }
+    }
+    texts.extend([NO_GPU_MEMORY, NO_LINK_SPEED].map(str::to_owned));
+    texts
+}
+
+impl DoctorNumber {
+    /// Describes the figure with its unit.
+    fn describe(&self) -> String {
+        let Self { name, value, unit } = self;
+        match *unit {
+            "share" => format!("{name} {:.1} %", value * 100.0),
+            "s" if *value >= 5400.0 => format!("{name} {:.1} h", value / 3600.0),
+            "s" if *value >= 100.0 => format!("{name} {:.0} min", value / 60.0),
+            "s" => format!("{name} {value:.3} s"),
+            _ => format!("{name} × {value:.0}"),
+        }
+    }
+}
