@@ -83,6 +83,20 @@ pub enum SimulatedFault {
     Ahead,
     /// Batches are sent twice, on all hosts
     Repeated,
+    /// GPUs of a host are throttled because they are hot
+    Hot,
+    /// Another program uses the CPUs of a host, so that GPUs of runs on it wait
+    Starved,
+    /// The memory of a host is full
+    Full,
+    /// The first GPU of a host works half as much as the others of its run
+    Uneven,
+    /// A process on the first GPU of a host hangs for 20 minutes of every hour
+    Hung,
+    /// Steps of the runs on a host become slower; all runs report steps
+    Slowing,
+    /// Steps of the runs on a host vary; all runs report steps
+    Varying,
 }
 
 /// The agent of one simulated host.
@@ -128,6 +142,20 @@ pub struct SenderRound {
     pub is_last: bool,
 }
 
+/// Faults of single hosts, in the order of the hosts that have them.
+const SINGLE: [SimulatedFault; 10] = [
+    SimulatedFault::Late,
+    SimulatedFault::Doubled,
+    SimulatedFault::Ahead,
+    SimulatedFault::Hot,
+    SimulatedFault::Starved,
+    SimulatedFault::Full,
+    SimulatedFault::Uneven,
+    SimulatedFault::Hung,
+    SimulatedFault::Slowing,
+    SimulatedFault::Varying,
+];
+
 impl SimulatedFault {
     /// The name by which the fault is chosen.
     pub fn name(self) -> &'static str {
@@ -136,6 +164,13 @@ impl SimulatedFault {
             Self::Doubled => "doubled",
             Self::Ahead => "ahead",
             Self::Repeated => "repeated",
+            Self::Hot => "hot",
+            Self::Starved => "starved",
+            Self::Full => "full",
+            Self::Uneven => "uneven",
+            Self::Hung => "hung",
+            Self::Slowing => "slowing",
+            Self::Varying => "varying",
         }
     }
 }
@@ -217,8 +252,7 @@ impl AgentQueue {
 
 /// The fault of a host. Of fifty hosts, one has each chosen fault.
 pub fn fault(at: u64, faults: &[SimulatedFault]) -> Option<SimulatedFault> {
-    let single = [SimulatedFault::Late, SimulatedFault::Doubled, SimulatedFault::Ahead].into_iter();
-    let mut place = (1..).zip(single);
+    let mut place = (1..).zip(SINGLE);
     place.find(|(place, fault)| at % 50 == *place && faults.contains(fault)).map(|(_, fault)| fault)
 }
 
