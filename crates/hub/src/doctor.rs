@@ -124,7 +124,9 @@ impl DoctorSubject {
     /// The reason if it selects none, several or something else.
     pub fn from_query(query: &FleetQuery) -> Result<Self, &'static str> {
         let selection: Vec<_> = query.sums.selection.iter().collect();
+        let is_plain = query.sums.by.is_empty() && query.sums.step_s.is_none();
         if let [(dimension, members)] = selection[..]
+            && is_plain
             && let Some(member) = members.first().filter(|_| members.len() == 1)
         {
             match dimension {
@@ -133,7 +135,7 @@ impl DoctorSubject {
                 _ => {}
             }
         }
-        Err("one run, as in run=slurm/7, or one host, and no other selection")
+        Err("one run, as in run=slurm/7, or one host, and neither `by` nor `step`")
     }
 }
 
@@ -258,5 +260,45 @@ impl DoctorNumber {
             "s" => format!("{name} {value:.3} s"),
             _ => format!("{name} × {value:.0}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::facts::{DoctorFacts, GpuCell, GpuFacts, GpuPlace, HostCell};
+    use super::{judge, not_judged};
+
+    /// A held GPU and its host for an hour.
+    fn facts(gpu: GpuCell, host: &HostCell) -> DoctorFacts {
+        let mut facts = DoctorFacts { is_run: true, cell_s: 60, ..DoctorFacts::default() };
+        let starts = || (0..60).map(|minute| minute * 60);
+        let gpu = GpuCell { held_s: 60.0, ..gpu };
+        let cells =
+            GpuFacts { cells: starts().map(|start| (start, gpu)).collect(), ..GpuFacts::default() };
+        facts.gpus.insert(GpuPlace { host: "a".to_owned(), index: 0 }, cells);
+        facts.hosts.insert("a".to_owned(), starts().map(|start| (start, host.clone())).collect());
+        facts
+    }
+
+    #[test]
+    fn nothing_is_found_in_what_was_not_observed() {
+        assert!(judge(&DoctorFacts::default()).is_empty());
+        let unseen = facts(GpuCell::default(), &HostCell::default());
+        assert!(judge(&unseen).is_empty());
+        let notes = not_judged(&unseen).join(" ");
+        assert!(notes.contains("Activity of 1 of 1 GPUs was not observed."), "{notes}");
+        // A busy CPU beside a GPU that was not observed is no issue, beside an idle one it is.
+        let host = HostCell {
+            observed_s: 60.0,
+            cpu_busy_s: 95.0,
+            cpu_all_s: 100.0,
+            ..HostCell::default()
+        };
+        assert!(judge(&facts(GpuCell::default(), &host)).is_empty());
+        let waits = GpuCell { busy_observed_s: 60.0, busy_s: 15.0, ..GpuCell::default() };
+        let found = judge(&facts(waits, &host));
+        let rules: Vec<_> = found.iter().map(|one| (one.rule, one.lost_gpu_hours)).collect();
+        assert_eq!(rules, [("P01", Some(0.75))]);
+        assert!(found[0].what.contains("CPUs busy 95.0 %, GPUs busy 25.0 %"), "{}", found[0].what);
     }
 }

@@ -1,5 +1,5 @@
 //! The hub of a fleet: takes rows from agents and stores them as Parquet files, and computes the
-//! sums of a fleet from these files.
+//! sums of a fleet from these files. [`doctor`] finds in them what is wrong with a run or a host.
 //!
 //! [`server`] receives requests, [`access`] decides what their callers may do, and [`audit`]
 //! records it. [`batch`] checks batches, and [`writer`] commits several batches at a
@@ -16,8 +16,7 @@
 //! describes the files.
 //!
 //! [`orders`] has the orders for traces, [`active_runs`] finds the hosts of runs, and [`watch`] gives
-//! orders by itself. [`findings`] adds up what traces say, and [`doctor`] finds what is wrong with a
-//! run or a host from its rows.
+//! orders by itself. [`findings`] adds up what traces say.
 
 pub mod access;
 pub mod active_runs;

@@ -66,8 +66,8 @@ pub const RULES: [DoctorRule; 12] = [
         id: "P04",
         tab: DoctorTab::Memory,
         title: "Tasks wait for memory",
-        advice: "The host reclaims or swaps memory. Lower the memory limit's use: fewer loader \
-                 processes, smaller caches, or a host or a limit with more memory.",
+        advice: "The host reclaims or swaps memory. Use less of it, with fewer loader processes and \
+                 smaller caches, or give the run a host or a limit with more.",
         least: Severity::Medium,
         limits: &[limits::MEMORY_PRESSURE, limits::TIME_MIN, limits::SHARE_MIN],
         find: memory_pressure,
@@ -215,8 +215,8 @@ fn lasts(found_s: f64, judged_s: f64) -> bool {
     found_s >= limits::TIME_MIN.value && found_s >= limits::SHARE_MIN.value * judged_s
 }
 
-/// Finds the hosts of which a value per cell meets a condition for long enough. The value is named
-/// by `name`, and the worst one is the smallest.
+/// Finds the hosts of which a value per cell meets a condition for long enough. Returns each host
+/// with the seconds and the values that meet it.
 fn lasting(
     facts: &DoctorFacts,
     value: fn(&HostCell) -> Option<f64>,

@@ -9,6 +9,8 @@ const BYTES = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 
 const view = document.getElementById('view');
 let shown = 0;
+// Column by which orders are sorted.
+let sort = '';
 // The last answers, by the query that they belong to.
 let known = { query: null, answer: null };
 
@@ -53,6 +55,8 @@ function format(unit) {
   if (unit === 'bytes/s') return (value) => `${bytes(value)}/s`;
   return (value) => `${amount(value)} ${unit === '1' ? '' : unit}`.trim();
 }
+
+function counted(count, word) { return `${count} ${word}${count === 1 ? '' : 's'}`; }
 
 function number({ name, value, unit }) { return `${name}: ${format(unit)(value)}`; }
 
@@ -102,7 +106,7 @@ async function traces(state, answer) {
     ['hosts', (order) => order.progress.map((one) => `${one.host}: ${one.state}`).join(', ')], ['report', (order) => order.report ?? '', link],
   ];
   const none = own.length === 0 ? el('p', { class: 'note', text: 'No traces in this time. `rowmill fleet trace` orders one, and [watch] in the configuration of the hub orders them by itself.' }) : null;
-  return [...found, none ?? table({ columns, rows: own, sort: '', sortBy: () => {} })];
+  return [...found, none ?? table({ columns, rows: own, sort, sortBy: (column) => { sort = column; show(); } })];
 }
 
 async function load(state) {
@@ -126,12 +130,12 @@ async function draw(state) {
   const links = hosts.slice(0, 16).map((host) => el('button', { class: 'name', type: 'button', text: host, click: () => go({ subject: ['host', host], tab: null }) }));
   const runs = state.subject[0] === 'host' ? answer.runs : [];
   links.push(...runs.slice(0, 16).map((run) => el('button', { class: 'name', type: 'button', text: run, click: () => go({ subject: ['run', run], tab: null }) })));
-  const issues = answer.findings.length === 1 ? '1 issue' : `${answer.findings.length} issues`;
+  const issues = counted(answer.findings.length, 'issue');
   const body = tab === 'traces' ? await traces(state, answer)
     : [...answer.findings.filter((one) => one.tab === tab).map(issue), ...charts(answer, tab)];
   return [
     el('p', { class: 'headline', text: `${state.subject[0]} ${state.subject[1]}: ${issues}` }),
-    el('p', { class: 'note', text: `${answer.gpus} GPUs on ${answer.hosts.length} hosts were held for ${amount(answer.gpu_hours)} GPU h, ${moment(answer.since_unix_s)} to ${moment(answer.until_unix_s)} UTC. Several issues may cost the same hours.` }),
+    el('p', { class: 'note', text: `${counted(answer.gpus, 'GPU')} on ${counted(answer.hosts.length, 'host')}, held for ${amount(answer.gpu_hours)} GPU h, ${moment(answer.since_unix_s)} to ${moment(answer.until_unix_s)} UTC. Several issues may cost the same hours.` }),
     el('div', { class: 'chips' }, ...times), links.length > 0 ? el('div', { class: 'chips' }, ...links) : null,
     el('div', { class: 'tabs', role: 'tablist' }, ...tabs), ...body,
     el('details', null, el('summary', { text: 'What is not judged' }), el('ul', { class: 'note' }, ...answer.not_judged.map((text) => el('li', { text }))))];

@@ -281,7 +281,7 @@ fn the_doctor_finds_in_runs_and_hosts_what_was_planted_and_nothing_else() {
     // A time without rows has no issues.
     let answer = ask("run=slurm/unknown");
     assert_eq!(answer["findings"], Value::Array(Vec::new()));
-    for wrong in ["", "run=a&run=b", "run=a&host=b", "user=anna"] {
+    for wrong in ["", "run=a&run=b", "run=a&host=b", "user=anna", "run=a&by=user"] {
         let answer = get(&hub, &viewer, &format!("/hub/v1/doctor?{wrong}"), "localhost");
         assert_eq!(answer.status, 400, "{wrong}");
     }

@@ -344,6 +344,12 @@ fn reports_name_owners_jobs_and_sick_nodes() {
     let job = run(&["job", "102", "--format", "json"]).expect_code(0, "job").json();
     assert_eq!((&job["user"], &job["lost_hours"]), (&json!("anna"), &json!([0.5, 2.0])));
     assert!(job["hosts"][0]["problems"].to_string().contains("xid_79"), "{job}");
+    println!("{}", run(&["doctor", "--host", "host-2"]).expect_code(0, "doctor").stdout);
+    let doctor = run(&["doctor", "--host", "host-2", "--format", "json"]);
+    let doctor = doctor.expect_code(0, "doctor").json();
+    let rules: Vec<&Value> =
+        doctor["findings"].as_array().unwrap().iter().map(|one| &one["rule"]).collect();
+    assert_eq!(rules, ["P09", "P05"], "{doctor}");
     let unknown = run(&["job", "7"]).expect_code(1, "unknown job").stderr;
     assert!(unknown.contains("slurm/7") && unknown.contains("--since"), "{unknown}");
 }
