@@ -1,6 +1,6 @@
 //! PerfDoctor: what is wrong with one run or one host, from its rows of GPUs, host, steps and
-//! events, with what to do about it, and charts over time. [`facts`] reads the rows, [`rules`] judge
-//! them by [`limits`], and [`charts`] draws them.
+//! events, with what to do about it, and charts over time. [`facts`] reads the rows, [`rules`]
+//! judge them by [`limits`], and [`charts`] draws them.
 
 use std::collections::BTreeSet;
 
@@ -9,33 +9,29 @@ use serde::Serialize;
 use crate::api::{FleetQuery, FleetReader};
 use crate::error::Error;
 use crate::store::HOUR_S;
-use crate::sums::Dimension;
 
 pub mod charts;
 pub mod facts;
+pub mod finding;
 pub mod limits;
 pub mod rules;
 
 use charts::DoctorChart;
 use facts::{DoctorFacts, GpuFacts};
-use limits::DoctorLimit;
+use finding::{DoctorFinding, DoctorNumber, DoctorSeverity, DoctorSubject};
 use rules::{DoctorRule, RULES};
 
 /// Number of places of a finding that are listed.
 const PLACES_MAX: usize = 8;
 /// Shares of the held GPU hours from which on a loss has a severity, as for findings of traces.
-const SEVERITIES: [(f64, Severity); 3] =
-    [(0.15, Severity::Critical), (0.05, Severity::High), (0.01, Severity::Medium)];
+const SEVERITIES: [(f64, DoctorSeverity); 3] = [
+    (0.15, DoctorSeverity::Critical),
+    (0.05, DoctorSeverity::High),
+    (0.01, DoctorSeverity::Medium),
+];
 const NO_LINK_SPEED: &str =
     "Saturated network devices are not judged, because rows have no link speed.";
 const NO_GPU_MEMORY: &str = "Full memory of GPUs is not judged, because rows have no size of it.";
-
-/// The run (scheduler and job, as in `slurm/7`) or host that is looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DoctorSubject {
-    Run(String),
-    Host(String),
-}
 
 /// What is wrong with a run or a host.
 #[derive(Debug, Serialize)]
@@ -51,92 +47,11 @@ pub struct DoctorAnswer {
     pub gpus: usize,
     /// Hours in which its GPUs were held.
     pub gpu_hours: f64,
-    /// The worst first.
+    /// The worst one comes first.
     pub findings: Vec<DoctorFinding>,
     /// What is not judged, and why.
     pub not_judged: Vec<String>,
     pub charts: Vec<DoctorChart>,
-}
-
-/// A tab of the page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DoctorTab {
-    Cpu,
-    Gpu,
-    Memory,
-    Network,
-    Application,
-}
-
-/// How much a finding costs, from most to least.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    Critical,
-    High,
-    Medium,
-    Info,
-}
-
-/// An issue of a run or a host.
-#[derive(Clone, Debug, Serialize)]
-pub struct DoctorFinding {
-    pub rule: &'static str,
-    pub tab: DoctorTab,
-    pub title: &'static str,
-    pub severity: Severity,
-    /// Where it is, with the figures of the worst place.
-    pub what: String,
-    pub advice: &'static str,
-    /// GPU hours that the issue costs at most; `None` if this cannot be said. Those of several
-    /// findings may be the same hours.
-    pub lost_gpu_hours: Option<f64>,
-    /// Number of GPUs, hosts, runs or processes with the issue.
-    pub place_count: usize,
-    /// The places that lose most.
-    pub places: Vec<DoctorCase>,
-    pub limits: &'static [DoctorLimit],
-}
-
-/// A GPU, host, run or process with an issue.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DoctorCase {
-    pub place: String,
-    pub numbers: Vec<DoctorNumber>,
-    /// GPU seconds that are lost at most.
-    pub lost_s: Option<f64>,
-}
-
-/// A measured figure.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DoctorNumber {
-    pub name: String,
-    pub value: f64,
-    /// `share`, `s` or `1`.
-    pub unit: &'static str,
-}
-
-impl DoctorSubject {
-    /// Returns the one run or host that a query selects.
-    ///
-    /// # Errors
-    /// The reason if it selects none, several or something else.
-    pub fn from_query(query: &FleetQuery) -> Result<Self, &'static str> {
-        let selection: Vec<_> = query.sums.selection.iter().collect();
-        let is_plain = query.sums.by.is_empty() && query.sums.step_s.is_none();
-        if let [(dimension, members)] = selection[..]
-            && is_plain
-            && let Some(member) = members.first().filter(|_| members.len() == 1)
-        {
-            match dimension {
-                Dimension::Run => return Ok(Self::Run(member.clone())),
-                Dimension::Host => return Ok(Self::Host(member.clone())),
-                _ => {}
-            }
-        }
-        Err("one run, as in run=slurm/7, or one host, and neither `by` nor `step`")
-    }
 }
 
 impl FleetReader {
@@ -198,7 +113,7 @@ fn find(rule: &DoctorRule, facts: &DoctorFacts) -> Option<DoctorFinding> {
     let lost_s = (!lost_s.is_empty()).then(|| lost_s.iter().sum::<f64>());
     let share = lost_s.unwrap_or(0.0) / facts.held_s().max(1.0);
     let by_loss = SEVERITIES.iter().find(|(least, _)| share >= *least);
-    let severity = by_loss.map_or(Severity::Info, |(_, severity)| *severity).min(rule.least);
+    let severity = by_loss.map_or(DoctorSeverity::Info, |(_, severity)| *severity).min(rule.least);
     let place_count = cases.len();
     cases.truncate(PLACES_MAX);
     Some(DoctorFinding {
@@ -249,20 +164,6 @@ fn not_judged(facts: &DoctorFacts) -> Vec<String> {
     texts
 }
 
-impl DoctorNumber {
-    /// Describes the figure with its unit.
-    fn describe(&self) -> String {
-        let Self { name, value, unit } = self;
-        match *unit {
-            "share" => format!("{name} {:.1} %", value * 100.0),
-            "s" if *value >= 5400.0 => format!("{name} {:.1} h", value / 3600.0),
-            "s" if *value >= 100.0 => format!("{name} {:.0} min", value / 60.0),
-            "s" => format!("{name} {value:.3} s"),
-            _ => format!("{name} × {value:.0}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::facts::{DoctorFacts, GpuCell, GpuFacts, GpuPlace, HostCell};
@@ -287,7 +188,7 @@ mod tests {
         assert!(judge(&unseen).is_empty());
         let notes = not_judged(&unseen).join(" ");
         assert!(notes.contains("Activity of 1 of 1 GPUs was not observed."), "{notes}");
-        // A busy CPU beside a GPU that was not observed is no issue, beside an idle one it is.
+        // A busy CPU counts only beside a GPU that was observed.
         let host = HostCell {
             observed_s: 60.0,
             cpu_busy_s: 95.0,

@@ -32,7 +32,7 @@ use crate::api::{FleetQuery, FleetReader};
 use crate::audit::{AuditLine, AuditLog, AuditNote};
 use crate::batch::{self, BatchRefusal};
 use crate::config::HubFile;
-use crate::doctor::DoctorSubject;
+use crate::doctor::finding::DoctorSubject;
 use crate::error::Error;
 use crate::log::say;
 use crate::metrics::{self, HubCounters};

@@ -1,5 +1,6 @@
 //! `rowmill-hub simulate`: a made-up fleet sends rows to a hub, and the true sums are known.
 
+pub mod fault;
 pub mod fleet;
 pub mod planted;
 pub mod sender;
@@ -12,11 +13,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use self::fault::{SimulatedFault, ahead_s, fault};
 use self::fleet::{CLUSTER, FleetSpec, HostRows, SimulatedFleet};
-use self::sender::{
-    HubAddress, SenderRound, SenderState, SimulatedAgent, SimulatedFault, ahead_s, fault,
-    send_rounds,
-};
+use self::sender::{HubAddress, SenderRound, SenderState, SimulatedAgent, send_rounds};
 use self::truth::{FleetTruth, PeriodTruth};
 use crate::config::parse_time;
 use crate::error::Error;

@@ -44,8 +44,8 @@ Examples:
   rowmill fleet status                               this host, over its agent's own socket
   rowmill fleet status --hosts a,b --token-file ops.token")]
     Status(Reach),
-    /// List the capabilities that hosts lack, and why; with --job or --host, what is wrong with a run
-    /// or a host by its rows at the hub, and what to do about it
+    /// List the capabilities that hosts lack, and why; with --job or --host, what is wrong with a
+    /// run or a host by its rows at the hub, and what to do about it
     #[command(after_help = "\
 Examples:
   rowmill fleet doctor --hosts a,b --token-file ops.token

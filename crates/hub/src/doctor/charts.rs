@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::DoctorTab;
 use super::facts::{DoctorFacts, GpuCell, HostCell, StepCell};
+use super::finding::DoctorTab;
 
 /// Largest number of points of a line.
 const POINTS_MAX: u64 = 240;
 /// Largest number of lines by place. Of more places, the chart has the lowest, median and highest.
 const LINES_MAX: usize = 6;
 
-/// A chart.
+/// A chart with its lines.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DoctorChart {
     pub tab: DoctorTab,
@@ -166,18 +166,22 @@ pub fn draw(facts: &DoctorFacts, length_s: u64) -> Vec<DoctorChart> {
 }
 
 fn values(facts: &DoctorFacts, value: &CellValue) -> Vec<(String, PlaceValues)> {
-    fn of<T>(cells: &BTreeMap<u64, T>, value: fn(&T) -> Option<f64>) -> PlaceValues {
+    fn per_cell<T>(cells: &BTreeMap<u64, T>, value: fn(&T) -> Option<f64>) -> PlaceValues {
         cells.iter().filter_map(|(start, cell)| Some((*start, value(cell)?))).collect()
     }
     let mut places: Vec<(String, PlaceValues)> = match value {
-        CellValue::Gpu(value) => {
-            facts.gpus.iter().map(|(gpu, facts)| (gpu.name(), of(&facts.cells, *value))).collect()
-        }
-        CellValue::Host(value) => {
-            facts.hosts.iter().map(|(host, cells)| (host.clone(), of(cells, *value))).collect()
-        }
+        CellValue::Gpu(value) => facts
+            .gpus
+            .iter()
+            .map(|(gpu, facts)| (gpu.name(), per_cell(&facts.cells, *value)))
+            .collect(),
+        CellValue::Host(value) => facts
+            .hosts
+            .iter()
+            .map(|(host, cells)| (host.clone(), per_cell(cells, *value)))
+            .collect(),
         CellValue::Run(value) => {
-            facts.runs.iter().map(|(run, cells)| (run.clone(), of(cells, *value))).collect()
+            facts.runs.iter().map(|(run, cells)| (run.clone(), per_cell(cells, *value))).collect()
         }
     };
     places.retain(|(_, values)| !values.is_empty());

@@ -12,7 +12,7 @@ use arrow_array::{
     TimestampMillisecondArray, UInt32Array, UInt64Array,
 };
 
-use super::DoctorSubject;
+use super::finding::DoctorSubject;
 use crate::aggregate::{IDLE_BUSY_MAX, MINUTE_S};
 use crate::columns::{FURTHER_RUNS, RowTable};
 use crate::error::Error;

@@ -22,7 +22,7 @@ const fn limit(
     DoctorLimit { name, value, unit, why }
 }
 
-/// What a condition over time needs, so that a short start or a single interval is no issue.
+/// What a condition over time needs, so that a short start or a single interval does not count.
 pub const TIME_MIN: DoctorLimit =
     limit("least time", 600.0, "s", "shorter times are starts, checkpoints and evaluations");
 pub const SHARE_MIN: DoctorLimit =

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::facts::{DoctorFacts, GpuCell, GpuFacts, GpuPlace, HostCell, StepCell};
+use super::finding::{DoctorCase, DoctorNumber, DoctorSeverity, DoctorTab};
 use super::limits::{self, DoctorLimit};
-use super::{DoctorCase, DoctorNumber, DoctorTab, Severity};
 
 /// A rule, with what is done about its cases.
 pub struct DoctorRule {
@@ -13,14 +13,14 @@ pub struct DoctorRule {
     pub tab: DoctorTab,
     pub title: &'static str,
     pub advice: &'static str,
-    /// Severity of a finding that costs nothing, as far as is known.
-    pub least: Severity,
+    /// DoctorSeverity of a finding that costs nothing, as far as is known.
+    pub least: DoctorSeverity,
     pub limits: &'static [DoctorLimit],
     /// Lists the places that have the issue.
     pub find: fn(&DoctorFacts) -> Vec<DoctorCase>,
 }
 
-/// All rules.
+/// All rules in the order of their ids.
 pub const RULES: [DoctorRule; 12] = [
     DoctorRule {
         id: "P01",
@@ -29,7 +29,7 @@ pub const RULES: [DoctorRule; 12] = [
         advice: "Give the run more CPU cores, or move work off them: decode and transform data on \
                  the GPU or once in advance, and look for other programs on the host. A trace \
                  tells which threads are busy.",
-        least: Severity::Info,
+        least: DoctorSeverity::Info,
         limits: &[limits::CPU_BUSY, limits::GPU_WAITS, limits::TIME_MIN, limits::SHARE_MIN],
         find: |facts| {
             waiting_gpus(facts, "CPUs busy", limits::CPU_BUSY, |host| {
@@ -43,7 +43,7 @@ pub const RULES: [DoctorRule; 12] = [
         title: "Tasks wait for disks while GPUs wait",
         advice: "Read ahead with more loader processes, copy the data to a local disk first, or \
                  store it in fewer and larger files. Write checkpoints and logs less often.",
-        least: Severity::Info,
+        least: DoctorSeverity::Info,
         limits: &[limits::IO_PRESSURE, limits::GPU_WAITS, limits::TIME_MIN, limits::SHARE_MIN],
         find: |facts| {
             waiting_gpus(facts, "waits for disks", limits::IO_PRESSURE, |host| {
@@ -58,7 +58,7 @@ pub const RULES: [DoctorRule; 12] = [
         advice: "Use fewer loader processes or smaller queues, map files instead of reading them \
                  whole, and look for a process whose memory grows. At a peak, the kernel ends \
                  processes.",
-        least: Severity::High,
+        least: DoctorSeverity::High,
         limits: &[limits::MEMORY_AVAILABLE, limits::TIME_MIN, limits::SHARE_MIN],
         find: full_memory,
     },
@@ -68,7 +68,7 @@ pub const RULES: [DoctorRule; 12] = [
         title: "Tasks wait for memory",
         advice: "The host reclaims or swaps memory. Use less of it, with fewer loader processes and \
                  smaller caches, or give the run a host or a limit with more.",
-        least: Severity::Medium,
+        least: DoctorSeverity::Medium,
         limits: &[limits::MEMORY_PRESSURE, limits::TIME_MIN, limits::SHARE_MIN],
         find: memory_pressure,
     },
@@ -79,7 +79,7 @@ pub const RULES: [DoctorRule; 12] = [
         advice: "hw_thermal_slowdown and sw_thermal_slowdown: check fans, air flow and the \
                  temperature of the room. hw_power_brake and hw_slowdown: check power supplies \
                  and cables. Drain the host until it is mended.",
-        least: Severity::Medium,
+        least: DoctorSeverity::Medium,
         limits: &[limits::THROTTLED_S, limits::THROTTLED],
         find: throttled,
     },
@@ -89,7 +89,7 @@ pub const RULES: [DoctorRule; 12] = [
         title: "GPUs are held and idle",
         advice: "End runs that wait for nothing, and release GPUs between experiments. For \
                  notebooks, use a smaller GPU, a part of one, or a time limit.",
-        least: Severity::Info,
+        least: DoctorSeverity::Info,
         limits: &[limits::IDLE_S, limits::SHARE_MIN],
         find: held_idle,
     },
@@ -99,7 +99,7 @@ pub const RULES: [DoctorRule; 12] = [
         title: "GPUs of the run work unevenly",
         advice: "Divide the work evenly: shard tables by their cost, and batches by their length. \
                  If one GPU differs in every run, test it.",
-        least: Severity::Info,
+        least: DoctorSeverity::Info,
         limits: &[limits::UNEVEN, limits::GPUS_MIN, limits::CELLS_MIN],
         find: uneven,
     },
@@ -109,7 +109,7 @@ pub const RULES: [DoctorRule; 12] = [
         title: "Few multiprocessors work while GPUs are busy",
         advice: "Give each kernel more work: larger batches, fused kernels (torch.compile), CUDA \
                  graphs against gaps. Record a trace, which names the kernels.",
-        least: Severity::Info,
+        least: DoctorSeverity::Info,
         limits: &[limits::SM_ACTIVE, limits::TIME_MIN, limits::CELLS_MIN],
         find: low_sm,
     },
@@ -119,7 +119,7 @@ pub const RULES: [DoctorRule; 12] = [
         title: "GPUs report errors",
         advice: "Look up the XID number in NVIDIA's list. Drain the host, and run `dcgmi diag -r \
                  3` before jobs use it again. Uncorrected memory errors need a reset of the GPU.",
-        least: Severity::High,
+        least: DoctorSeverity::High,
         limits: &[limits::ERRORS],
         find: errors,
     },
@@ -130,7 +130,7 @@ pub const RULES: [DoctorRule; 12] = [
         advice: "Look at the stacks of all ranks (`rowmill fleet sample`): mostly one rank failed \
                  or waits outside of the collective in which the others are. Set a timeout for \
                  collectives, so that the run ends by itself.",
-        least: Severity::High,
+        least: DoctorSeverity::High,
         limits: &[limits::HUNG],
         find: hangs,
     },
@@ -140,7 +140,7 @@ pub const RULES: [DoctorRule; 12] = [
         title: "The step time varies",
         advice: "Some steps wait: for data, checkpoints, evaluation or other ranks. Record a \
                  trace of enough steps to have a slow one.",
-        least: Severity::Info,
+        least: DoctorSeverity::Info,
         limits: &[limits::VARIES, limits::CELLS_MIN],
         find: varying_steps,
     },
@@ -150,7 +150,7 @@ pub const RULES: [DoctorRule; 12] = [
         title: "Steps become slower",
         advice: "Look for what grows with the time: lists of losses kept on the GPU, logs, \
                  caches, memory, or sequences. Compare a trace of the beginning with one of now.",
-        least: Severity::Info,
+        least: DoctorSeverity::Info,
         limits: &[limits::GROWS, limits::CELLS_MIN],
         find: growing_steps,
     },

@@ -8,8 +8,7 @@ use fleet::proto::{Body, GpuInterval, GpuRun, HostEvent, HostInterval, RunReport
 use schema::random::CounterRng;
 use serde_json::json;
 
-use super::planted;
-use super::sender::{SimulatedFault, fault};
+use super::fault::{self, SimulatedFault};
 use crate::nodes::NODE;
 
 /// What the runs of a workflow have in common.
@@ -514,7 +513,7 @@ impl SimulatedFleet {
             memory_available_min: 1 << 40,
             ..HostInterval::default()
         };
-        planted::change(self.fault(at), &mut own, &mut gpus);
+        fault::change(self.fault(at), &mut own, &mut gpus);
         let (steps, hangs) = (self.steps(at, start_s), self.hangs(at, start_s));
         let (own, runs) = (Some(own), Vec::new());
         let fault = self.fault(at);
@@ -522,7 +521,7 @@ impl SimulatedFleet {
     }
 
     fn fault(&self, at: usize) -> Option<SimulatedFault> {
-        fault(at as u64, &self.faults)
+        fault::fault(at as u64, &self.faults)
     }
 
     /// The steps of the runs that this host reports: their first host with a fault of steps does,
@@ -541,7 +540,7 @@ impl SimulatedFleet {
             length_s: self.spec.interval_s,
             run: Some(run.allocation()),
             workflow: run.workflow().to_owned(),
-            ..planted::steps(self.fault(at), start_s - run.start_s, self.spec.interval_s)
+            ..fault::steps(self.fault(at), start_s - run.start_s, self.spec.interval_s)
         };
         begun.map(row).collect()
     }
@@ -551,7 +550,7 @@ impl SimulatedFleet {
         let is_due = self.fault(at) == Some(SimulatedFault::Hung) && start_s.is_multiple_of(3600);
         let job = self.hosts[at].holders.first().copied().flatten().filter(|_| is_due);
         let run = job.and_then(|job| self.running.get(&job));
-        run.map(|run| planted::hang(run.allocation(), start_s)).into_iter().collect()
+        run.map(|run| fault::hang(run.allocation(), start_s)).into_iter().collect()
     }
 
     fn gpu(&self, at: usize, index: u32, start_s: u64, draw: CounterRng) -> GpuInterval {
@@ -567,10 +566,9 @@ impl SimulatedFleet {
             let is_idle = draw.unit(4) < kind.idle;
             // All GPUs of a run wait for those of a host without free CPUs.
             let waits = |host: &usize| self.fault(*host) == Some(SimulatedFault::Starved);
-            let factor =
-                if run.hosts.iter().any(waits) { factor * planted::STARVED } else { factor };
+            let factor = if run.hosts.iter().any(waits) { factor * fault::STARVED } else { factor };
             let is_first = index == 0 && self.fault(at) == Some(SimulatedFault::Uneven);
-            let factor = if is_first { factor * planted::UNEVEN } else { factor };
+            let factor = if is_first { factor * fault::UNEVEN } else { factor };
             let busy = if is_idle { 0.0 } else { noisy(kind.busy * factor, 0) };
             [busy, busy * noisy(kind.sm, 1)]
         });

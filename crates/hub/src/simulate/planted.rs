@@ -1,30 +1,13 @@
-//! Faults that change what hosts measure, and the issues that the doctor must find because of them,
-//! from the rows without the store.
+//! The issues that the doctor must find in a simulated fleet, from its rows without the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use fleet::proto::{GpuInterval, GpuRun, HostEvent, HostInterval, StepInterval};
+use fleet::proto::{GpuInterval, GpuRun};
 use serde::Serialize;
 
+use super::fault::SimulatedFault;
 use super::fleet::HostRows;
-use super::sender::SimulatedFault;
-
-/// Factor of the activity of GPUs whose CPUs are used by another program.
-pub const STARVED: f64 = 0.4;
-/// Factor of the activity of a GPU that has less work than others.
-pub const UNEVEN: f64 = 0.5;
-/// Share of the time in which hot GPUs are throttled.
-const THROTTLED: f64 = 0.3;
-/// Share of the CPUs that another program uses.
-const CPU_BUSY: f64 = 0.97;
-/// Available share of full memory, and the share of the time in which tasks wait for it.
-const FULL: [f64; 2] = [0.02, 0.3];
-/// Milliseconds for which a process hangs.
-const HUNG_MS: u64 = 1_200_000;
-/// Step time in seconds, and its growth in an hour.
-const STEP_S: f64 = 0.5;
-const GROWTH: f64 = 1.1;
 
 /// Issues of runs and hosts, as the rules of the doctor.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -62,66 +45,6 @@ struct GpuRows {
     sm_active_s: f64,
     throttled_s: f64,
     is_uneven: bool,
-}
-
-/// Changes the rows of a host with a fault.
-pub fn change(fault: Option<SimulatedFault>, own: &mut HostInterval, gpus: &mut [GpuInterval]) {
-    let length_s = f64::from(own.length_s);
-    match fault {
-        Some(SimulatedFault::Hot) => gpus.iter_mut().for_each(|gpu| {
-            gpu.throttle_s.insert("hw_thermal_slowdown".to_owned(), THROTTLED * length_s);
-        }),
-        Some(SimulatedFault::Starved) => {
-            let all_s: f64 = own.cpu_s.values().sum();
-            let parts = [("user", CPU_BUSY), ("system", 0.0), ("idle", 1.0 - CPU_BUSY)];
-            own.cpu_s = parts.map(|(name, share)| (name.to_owned(), share * all_s)).into();
-        }
-        Some(SimulatedFault::Full) => {
-            own.memory_available_min = (own.memory_total as f64 * FULL[0]) as u64;
-            own.pressure_s.insert("memory".to_owned(), FULL[1] * length_s);
-        }
-        _ => {}
-    }
-}
-
-/// The steps of a run in an interval, by the fault of its first host and its age in seconds.
-pub fn steps(fault: Option<SimulatedFault>, age_s: u64, interval_s: u32) -> StepInterval {
-    let growth = match fault {
-        Some(SimulatedFault::Slowing) => GROWTH.powf(age_s as f64 / 3600.0),
-        _ => 1.0,
-    };
-    let median_s = STEP_S * growth;
-    let (mean_s, high_s) = match fault {
-        Some(SimulatedFault::Varying) => (1.3 * median_s, 3.0 * median_s),
-        _ => (1.01 * median_s, 1.1 * median_s),
-    };
-    let steps = (f64::from(interval_s) / mean_s).ceil();
-    StepInterval {
-        pid: 4711,
-        rank: Some(0),
-        phase: "train".to_owned(),
-        steps: steps as u64,
-        timed_steps: steps as u64,
-        timed_s: steps * mean_s,
-        step_p50_s: Some(median_s),
-        step_p95_s: Some(high_s),
-        step_max_s: Some(high_s),
-        ..StepInterval::default()
-    }
-}
-
-/// A process of a run that hung.
-pub fn hang(run: GpuRun, start_s: u64) -> HostEvent {
-    HostEvent {
-        kind: "hang".to_owned(),
-        start_unix_ms: start_s * 1000,
-        length_ms: HUNG_MS,
-        is_over: true,
-        run: Some(run),
-        pid: Some(4711),
-        rank: Some(0),
-        details: "{}".to_owned(),
-    }
 }
 
 impl PlantedIssues {

@@ -14,6 +14,7 @@ use schema::random::{CounterRng, mix};
 
 use ureq::tls::TlsConfig;
 
+use super::fault::{SimulatedFault, ahead_s, fault};
 use super::fleet::HostRows;
 use crate::error::Error;
 use crate::log::say;
@@ -29,8 +30,6 @@ const RETRY: Duration = Duration::from_millis(200);
 const REPEATED: f64 = 0.05;
 /// The minutes of each hour in which an agent of [`SimulatedFault::Late`] is cut off.
 const CUT_OFF_MINUTES: std::ops::Range<u64> = 10..15;
-/// Seconds by which a clock is ahead.
-const AHEAD_S: u64 = 300;
 
 /// Where a hub listens, and how it is known.
 #[derive(Clone, Debug)]
@@ -70,33 +69,6 @@ impl HubAddress {
             .build()
             .new_agent()
     }
-}
-
-/// What goes wrong between a host and the hub.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum SimulatedFault {
-    /// An agent is cut off for five minutes of every hour, and then sends its rows
-    Late,
-    /// Two agents send the rows of one host
-    Doubled,
-    /// The clock of a host is five minutes ahead
-    Ahead,
-    /// Batches are sent twice, on all hosts
-    Repeated,
-    /// GPUs of a host are throttled because they are hot
-    Hot,
-    /// Another program uses the CPUs of a host, so that GPUs of runs on it wait
-    Starved,
-    /// The memory of a host is full
-    Full,
-    /// The first GPU of a host works half as much as the others of its run
-    Uneven,
-    /// A process on the first GPU of a host hangs for 20 minutes of every hour
-    Hung,
-    /// Steps of the runs on a host become slower; all runs report steps
-    Slowing,
-    /// Steps of the runs on a host vary; all runs report steps
-    Varying,
 }
 
 /// The agent of one simulated host.
@@ -140,39 +112,6 @@ pub struct SenderRound {
     pub is_past: bool,
     /// Whether agents that are cut off send now too, because the simulation ends.
     pub is_last: bool,
-}
-
-/// Faults of single hosts, in the order of the hosts that have them.
-const SINGLE: [SimulatedFault; 10] = [
-    SimulatedFault::Late,
-    SimulatedFault::Doubled,
-    SimulatedFault::Ahead,
-    SimulatedFault::Hot,
-    SimulatedFault::Starved,
-    SimulatedFault::Full,
-    SimulatedFault::Uneven,
-    SimulatedFault::Hung,
-    SimulatedFault::Slowing,
-    SimulatedFault::Varying,
-];
-
-impl SimulatedFault {
-    /// The name by which the fault is chosen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Late => "late",
-            Self::Doubled => "doubled",
-            Self::Ahead => "ahead",
-            Self::Repeated => "repeated",
-            Self::Hot => "hot",
-            Self::Starved => "starved",
-            Self::Full => "full",
-            Self::Uneven => "uneven",
-            Self::Hung => "hung",
-            Self::Slowing => "slowing",
-            Self::Varying => "varying",
-        }
-    }
 }
 
 impl SimulatedAgent {
@@ -248,17 +187,6 @@ impl AgentQueue {
             entries: entries.map(|(sequence, body)| Entry { sequence, body: Some(body) }).collect(),
         }
     }
-}
-
-/// The fault of a host. Of fifty hosts, one has each chosen fault.
-pub fn fault(at: u64, faults: &[SimulatedFault]) -> Option<SimulatedFault> {
-    let mut place = (1..).zip(SINGLE);
-    place.find(|(place, fault)| at % 50 == *place && faults.contains(fault)).map(|(_, fault)| fault)
-}
-
-/// The seconds by which the clock of a host is ahead.
-pub fn ahead_s(at: u64, faults: &[SimulatedFault]) -> u64 {
-    if fault(at, faults) == Some(SimulatedFault::Ahead) { AHEAD_S } else { 0 }
 }
 
 /// Sends the rows of each round for the agents of one thread, until there are no more rounds.

@@ -255,8 +255,8 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
     }
 }
 
-/// Opens the screen of a run or a host in both schemes, and clicks all of its tabs. `name` names the
-/// pictures.
+/// Opens the screen of a run or a host in both schemes, and clicks all of its tabs. `name` names
+/// the pictures.
 pub fn click_tabs(hub: &TestHub, viewer: &str, query: &str, name: &str) {
     let shown = "new Promise((done) => { const look = () => document.querySelector('[role=tab]') ? \
                  done(1) : setTimeout(look, 20); look(); })";
