@@ -224,17 +224,18 @@ pub struct FleetDoctor {
     #[command(flatten)]
     pub reach: Reach,
     /// Ask the hub about this job: a Slurm job, or scheduler and job
-    #[arg(long, value_name = "JOB", requires = "token_file", conflicts_with_all = AGENTS)]
+    #[arg(long, value_name = "JOB", group = "subject", requires = "token_file", conflicts_with_all = AGENTS)]
     pub job: Option<String>,
     /// Ask the hub about this host
-    #[arg(long, value_name = "HOST", requires = "token_file", conflicts_with_all = AGENTS, conflicts_with = "job")]
+    #[arg(long, value_name = "HOST", group = "subject", requires = "token_file", conflicts_with_all = AGENTS)]
     pub host: Option<String>,
-    /// The hub's URL with --job or --host: https, or http on this host
-    #[arg(long, value_name = "URL", conflicts_with_all = AGENTS, default_value = HUB)]
-    pub hub: String,
-    /// Length of the time until now with --job or --host, such as 90m, 24h or 7d
-    #[arg(long, value_name = "TIME", value_parser = span_of_days, conflicts_with_all = AGENTS, default_value = "24h")]
-    pub since: Duration,
+    /// The hub's URL with --job or --host: https, or http on this host [default:
+    /// http://127.0.0.1:9470]
+    #[arg(long, value_name = "URL", requires = "subject")]
+    pub hub: Option<String>,
+    /// Length of the time until now with --job or --host, such as 90m, 24h or 7d [default: 24h]
+    #[arg(long, value_name = "TIME", value_parser = span_of_days, requires = "subject")]
+    pub since: Option<Duration>,
 }
 
 /// Options that select agents.
@@ -254,7 +255,7 @@ impl FleetDoctor {
     /// Returns how to reach the hub. The token and the certificate are those of `reach`.
     pub fn place(&self) -> HubPlace {
         HubPlace {
-            hub: self.hub.clone(),
+            hub: self.hub.clone().unwrap_or_else(|| HUB.to_owned()),
             token_file: self.reach.token_file.clone().unwrap_or_default(),
             ca: self.reach.ca.clone(),
         }
@@ -446,7 +447,7 @@ mod tests {
         };
         let valid = ["", "--hosts a --token-file t", "--job 7 --token-file t --since 2d"];
         assert!(valid.into_iter().all(is_valid));
-        let wrong = ["--job 7", "--job 7 --host a --token-file t"];
+        let wrong = ["--job 7", "--job 7 --host a --token-file t", "--since 7d", "--hub a"];
         assert!(!wrong.into_iter().any(is_valid));
         assert!(!is_valid("--host a --hosts b --token-file t"), "of agents and the hub");
     }

@@ -2,6 +2,7 @@
 //! rows, and what to do about it. The hub judges.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,9 @@ use setup::Session;
 use setup::error::Error;
 use setup::error_text::plain;
 use setup::render;
+
+/// Length of the time unless one is given.
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// What the hub says, without charts.
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,7 +53,7 @@ pub fn run(
     session: &Session,
 ) -> Result<ExitCode, Error> {
     let client = HubClient::open(&args.place())?;
-    let range = TimeRange::before(None, args.since);
+    let range = TimeRange::before(None, args.since.unwrap_or(DAY));
     let report: DoctorReport = client.ask("doctor", range, &[(dimension, name)])?;
     session.console.report(&report, |report| describe(report, &format!("{dimension} {name}")))?;
     Ok(ExitCode::SUCCESS)
