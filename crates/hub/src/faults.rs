@@ -25,7 +25,7 @@ use crate::sums::Dimension;
 /// Folder of the faults of each hour.
 pub const FOLDER: &str = "faults";
 /// Reasons of throttling that users choose, such as a power limit.
-const CHOSEN: [&str; 2] = ["sw_power_cap", "sync_boost"];
+pub const CHOSEN: [&str; 2] = ["sw_power_cap", "sync_boost"];
 /// Columns of rows that are needed.
 const COLUMNS: [&str; 6] = ["host", "start", "index", "model", "throttle_s", "errors"];
 
@@ -190,7 +190,7 @@ fn add_rows(
 }
 
 /// Returns the names and values of a map of a row.
-fn members<T: ArrowPrimitiveType>(map: &MapArray, row: usize) -> Vec<(String, T::Native)> {
+pub fn members<T: ArrowPrimitiveType>(map: &MapArray, row: usize) -> Vec<(String, T::Native)> {
     let entries = map.value(row);
     let names: Option<&StringArray> = entries.column(0).as_string_opt();
     let values = entries.column(1).as_primitive_opt::<T>();

@@ -1,5 +1,5 @@
 //! The hub of a fleet: takes rows from agents and stores them as Parquet files, and computes the
-//! sums of a fleet from these files.
+//! sums of a fleet from these files. [`doctor`] finds in them what is wrong with a run or a host.
 //!
 //! [`server`] receives requests, [`access`] decides what their callers may do, and [`audit`]
 //! records it. [`batch`] checks batches, and [`writer`] commits several batches at a
@@ -28,6 +28,7 @@ pub mod bucket;
 pub mod columns;
 pub mod config;
 pub mod demo;
+pub mod doctor;
 pub mod error;
 pub mod faults;
 pub mod findings;

@@ -28,3 +28,10 @@ pub const FINDINGS_SCRIPT: PageFile = PageFile {
     content_type: "text/javascript; charset=utf-8",
     text: include_str!("page/findings.js"),
 };
+/// The page of a run or a host, with its script.
+pub const DOCTOR: PageFile =
+    PageFile { content_type: "text/html; charset=utf-8", text: include_str!("page/doctor.html") };
+pub const DOCTOR_SCRIPT: PageFile = PageFile {
+    content_type: "text/javascript; charset=utf-8",
+    text: include_str!("page/doctor.js"),
+};

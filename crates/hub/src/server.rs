@@ -32,6 +32,7 @@ use crate::api::{FleetQuery, FleetReader};
 use crate::audit::{AuditLine, AuditLog, AuditNote};
 use crate::batch::{self, BatchRefusal};
 use crate::config::HubFile;
+use crate::doctor::finding::DoctorSubject;
 use crate::error::Error;
 use crate::log::say;
 use crate::metrics::{self, HubCounters};
@@ -128,11 +129,14 @@ pub fn routes() -> Vec<HubRoute> {
         HubRoute::read("/hub/v1/faults", get(answer_faults)),
         HubRoute::read("/hub/v1/runs", get(answer_runs)),
         HubRoute::read("/hub/v1/hosts", get(answer_hosts)),
+        HubRoute::read("/hub/v1/doctor", get(answer_doctor)),
         HubRoute::read(METRICS, get(answer_metrics)),
         HubRoute { method: "get", path: "/hub/v1/me", role: None, handler: get(answer_caller) },
         HubRoute::file("/", &page::HTML),
         HubRoute::file("/page.js", &page::SCRIPT),
         HubRoute::file("/charts.js", &page::CHARTS),
+        HubRoute::file("/doctor", &page::DOCTOR),
+        HubRoute::file("/doctor.js", &page::DOCTOR_SCRIPT),
         HubRoute::file("/page.css", &page::STYLE),
     ]
 }
@@ -394,6 +398,21 @@ async fn answer_hosts(
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
     service.answer(pairs, FleetReader::hosts).await
+}
+
+async fn answer_doctor(
+    State(service): State<Arc<Service>>,
+    pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
+) -> Response {
+    let is_one = |Query(pairs): &Query<Vec<QueryPair>>| {
+        let query = FleetQuery::parse(pairs)?;
+        let subject = DoctorSubject::from_query(&query);
+        subject.map(drop).map_err(|expected| format!("expected {expected}"))
+    };
+    if let Some(Err(reason)) = pairs.as_ref().ok().map(is_one) {
+        return refuse(&BatchRefusal::new(400, reason));
+    }
+    service.answer(pairs, FleetReader::doctor).await
 }
 
 /// Sends a file of the page, which holds no data, so that it needs no token.

@@ -1,6 +1,8 @@
 //! `rowmill-hub simulate`: a made-up fleet sends rows to a hub, and the true sums are known.
 
+pub mod fault;
 pub mod fleet;
+pub mod planted;
 pub mod sender;
 pub mod truth;
 
@@ -11,11 +13,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use self::fault::{SimulatedFault, ahead_s, fault};
 use self::fleet::{CLUSTER, FleetSpec, HostRows, SimulatedFleet};
-use self::sender::{
-    HubAddress, SenderRound, SenderState, SimulatedAgent, SimulatedFault, ahead_s, fault,
-    send_rounds,
-};
+use self::sender::{HubAddress, SenderRound, SenderState, SimulatedAgent, send_rounds};
 use self::truth::{FleetTruth, PeriodTruth};
 use crate::config::parse_time;
 use crate::error::Error;
@@ -59,7 +59,7 @@ pub struct SimulateOptions {
     /// Time for which rows are then sent at their real pace [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     pub length: Option<Duration>,
-    /// What goes wrong: each of late, doubled and ahead on one of fifty hosts
+    /// What goes wrong: each except repeated on one of fifty hosts
     #[arg(long, value_name = "FAULT", value_delimiter = ',')]
     pub faults: Vec<SimulatedFault>,
     /// File for the true sums, as JSON [default: stdout]
@@ -86,7 +86,7 @@ pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<Flee
         interval_s: options.interval,
         slow_from_s: live_s.saturating_sub(SLOW_DAYS * 86_400),
     };
-    let mut simulated = SimulatedFleet::new(spec);
+    let mut simulated = SimulatedFleet::new(spec, &options.faults);
     let mut truth = first_truth(&simulated, spec, options);
     (truth.from_unix_s, truth.until_unix_s) = (from_s, from_s);
     let (report_s, week_s) = (until_s.unwrap_or(live_s), 7 * 86_400);

@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, BooleanArray, RecordBatch};
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use chrono::{DateTime, NaiveDate, Timelike, Utc};
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+    ArrowPredicateFn, ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+    RowFilter,
 };
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -74,6 +75,13 @@ pub struct Partition {
     /// Number of hours since 1970.
     pub hour: Option<u64>,
     pub table: &'static str,
+}
+
+/// Decides from some columns which rows are read, before the other columns are decoded.
+#[derive(Clone)]
+pub struct RowChoice {
+    pub columns: &'static [&'static str],
+    pub is_chosen: Arc<dyn Fn(&RecordBatch) -> BooleanArray + Send + Sync>,
 }
 
 /// A file of a partition, with the numbers of the first and the last commit that it holds.
@@ -363,7 +371,24 @@ impl StoreFolder {
     ) -> Result<(), Error> {
         // All files are opened before one is read, so that a compaction cannot remove them.
         for (file, part) in self.open_parts(partition)? {
-            read_file(file, &part.path, columns, |batch| visit(batch, &part.path))?;
+            read_file(file, &part.path, columns, None, |batch| visit(batch, &part.path))?;
+        }
+        Ok(())
+    }
+
+    /// Reads some columns as [`Self::read`] does, but only the rows that `choice` names.
+    ///
+    /// # Errors
+    /// If a file is damaged or has another version, or if `visit` fails.
+    pub fn read_chosen(
+        &self,
+        partition: Partition,
+        columns: &[&str],
+        choice: &RowChoice,
+        mut visit: impl FnMut(&RecordBatch, &Path) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for (file, part) in self.open_parts(partition)? {
+            read_file(file, &part.path, columns, Some(choice), |batch| visit(batch, &part.path))?;
         }
         Ok(())
     }
@@ -475,10 +500,19 @@ fn read_file(
     file: File,
     path: &Path,
     columns: &[&str],
+    choice: Option<&RowChoice>,
     mut visit: impl FnMut(&RecordBatch) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(Error::parquet(path))?;
+    let mut builder =
+        ParquetRecordBatchReaderBuilder::try_new(file).map_err(Error::parquet(path))?;
     check_version(builder.metadata(), path)?;
+    if let Some(choice) = choice {
+        let names = choice.columns.iter().copied();
+        let mask = ProjectionMask::columns(builder.parquet_schema(), names);
+        let is_chosen = Arc::clone(&choice.is_chosen);
+        let predicate = ArrowPredicateFn::new(mask, move |batch| Ok(is_chosen(&batch)));
+        builder = builder.with_row_filter(RowFilter::new(vec![Box::new(predicate)]));
+    }
     let mask = match columns {
         [] => ProjectionMask::all(),
         columns => ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied()),

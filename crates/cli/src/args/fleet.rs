@@ -44,9 +44,14 @@ Examples:
   rowmill fleet status                               this host, over its agent's own socket
   rowmill fleet status --hosts a,b --token-file ops.token")]
     Status(Reach),
-    /// List the capabilities that hosts lack, and why
-    #[command(after_help = "Example:\n  rowmill fleet doctor --hosts a,b --token-file ops.token")]
-    Doctor(Reach),
+    /// List the capabilities that hosts lack, and why; with --job or --host, what is wrong with a
+    /// run or a host by its rows at the hub, and what to do about it
+    #[command(after_help = "\
+Examples:
+  rowmill fleet doctor --hosts a,b --token-file ops.token
+  rowmill fleet doctor --job 4711 --token-file viewer.token
+  rowmill fleet doctor --host gpu-7 --since 7d --hub https://hub:9470 --token-file viewer.token")]
+    Doctor(FleetDoctor),
     /// Sample processes for a few seconds: resource use, and where threads run or wait
     #[command(after_help = "\
 Examples:
@@ -211,6 +216,50 @@ pub struct FleetFindings {
     /// Number of findings
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
+}
+
+/// Options of `rowmill fleet doctor`. With `job` or `host`, the hub is asked instead of the agents.
+#[derive(Clone, Debug, Args)]
+pub struct FleetDoctor {
+    #[command(flatten)]
+    pub reach: Reach,
+    /// Ask the hub about this job: a Slurm job, or scheduler and job
+    #[arg(long, value_name = "JOB", group = "subject", requires = "token_file", conflicts_with_all = AGENTS)]
+    pub job: Option<String>,
+    /// Ask the hub about this host
+    #[arg(long, value_name = "HOST", group = "subject", requires = "token_file", conflicts_with_all = AGENTS)]
+    pub host: Option<String>,
+    /// The hub's URL with --job or --host: https, or http on this host [default:
+    /// http://127.0.0.1:9470]
+    #[arg(long, value_name = "URL", requires = "subject")]
+    pub hub: Option<String>,
+    /// Length of the time until now with --job or --host, such as 90m, 24h or 7d [default: 24h]
+    #[arg(long, value_name = "TIME", value_parser = span_of_days, requires = "subject")]
+    pub since: Option<Duration>,
+}
+
+/// Options that select agents.
+const AGENTS: [&str; 3] = ["hosts", "slurm", "socket_dir"];
+
+impl FleetDoctor {
+    /// Returns the dimension and the name about which the hub is asked.
+    pub fn subject(&self) -> Option<[String; 2]> {
+        let run = |job: &String| {
+            let name = if job.contains('/') { job.clone() } else { format!("slurm/{job}") };
+            ["run".to_owned(), name]
+        };
+        let host = || self.host.clone().map(|host| ["host".to_owned(), host]);
+        self.job.as_ref().map(run).or_else(host)
+    }
+
+    /// Returns how to reach the hub. The token and the certificate are those of `reach`.
+    pub fn place(&self) -> HubPlace {
+        HubPlace {
+            hub: self.hub.clone().unwrap_or_else(|| HUB.to_owned()),
+            token_file: self.reach.token_file.clone().unwrap_or_default(),
+            ca: self.reach.ca.clone(),
+        }
+    }
 }
 
 /// Options that order a trace through the hub instead of from the agents.
@@ -388,6 +437,19 @@ mod tests {
         for direct in ["--hosts a", "--slurm 7", "--with stacks", "-o folder", "--size-max 1GiB"] {
             assert!(!is_valid(&format!("--job 7 --token-file t {direct}")), "{direct}");
         }
+    }
+
+    #[test]
+    fn the_doctor_asks_agents_or_the_hub() {
+        let is_valid = |words: &str| {
+            let words = ["rowmill", "fleet", "doctor"].into_iter().chain(words.split_whitespace());
+            Cli::try_parse_from(words).is_ok()
+        };
+        let valid = ["", "--hosts a --token-file t", "--job 7 --token-file t --since 2d"];
+        assert!(valid.into_iter().all(is_valid));
+        let wrong = ["--job 7", "--job 7 --host a --token-file t", "--since 7d", "--hub a"];
+        assert!(!wrong.into_iter().any(is_valid));
+        assert!(!is_valid("--host a --hosts b --token-file t"), "of agents and the hub");
     }
 
     #[test]

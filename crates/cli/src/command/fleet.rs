@@ -15,6 +15,7 @@ use setup::error::{EXIT_FAILED, Error};
 use setup::error_text::plain;
 use setup::render;
 
+mod doctor;
 mod hub;
 mod job;
 mod order;
@@ -47,7 +48,10 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
         FleetVerb::Job(args) => job::run(args, session),
         FleetVerb::Hosts(reach) => show_statuses(reach, session, host_table),
         FleetVerb::Status(reach) => show_statuses(reach, session, status_table),
-        FleetVerb::Doctor(reach) => show_statuses(reach, session, note_table),
+        FleetVerb::Doctor(args) => match args.subject() {
+            Some(subject) => doctor::run(args, &subject, session),
+            None => show_statuses(&args.reach, session, note_table),
+        },
         FleetVerb::Sample { reach, select, length, every } => {
             let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             let (pids, run) = (select.pids.clone(), None);

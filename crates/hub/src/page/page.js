@@ -121,6 +121,12 @@ function nameButton(state, dimension, name) {
   return el('button', { class: 'name', type: 'button', text: name, click: () => choose(state, dimension, name) });
 }
 
+// A link to the screen of a run or a host.
+function doctorLink(state, dimension, name) {
+  const time = new URLSearchParams({ [dimension]: name, since: state.range[0], until: state.range[1] });
+  return el('a', { href: `/doctor?${time}`, text: 'look' });
+}
+
 // Selects a member of a dimension, and lists it by the next one.
 function choose(state, dimension, name) {
   const selection = [...state.selection.filter(([other]) => other !== dimension), [dimension, name]];
@@ -281,6 +287,7 @@ async function showRuns(state) {
     ['began', (run) => run.started_unix_s, (run) => moment(run.started_unix_s)],
     ['ended', (run) => run.ended_unix_s, (run) => moment(run.ended_unix_s)],
     ['end', end],
+    ['PerfDoctor', () => '', (run) => doctorLink(state, 'run', run.run)],
     ['repeats', (run) => run.repeats ?? '', (run) => (run.repeats ? nameButton(state, 'run', run.repeats) : '')],
     [`allocated ${unit}`, (run) => held(run.all), (run) => amount(held(run.all))],
     [`lost ${unit}`, (run) => lost(run.all), (run) => amount(lost(run.all))],
@@ -296,6 +303,7 @@ async function showHosts(state) {
   const sick = hosts.filter((host) => host.issues.length > 0);
   const columns = [
     ['host', (row) => row.host, (row) => nameButton(state, 'host', row.host)],
+    ['PerfDoctor', () => '', (row) => doctorLink(state, 'host', row.host)],
     ['problems', (row) => row.issues.map((issue) => issue.text).join('; ')],
     ['last row (UTC)', (row) => row.last_row_unix_s, (row) => moment(row.last_row_unix_s)],
     ['scheduler', (row) => row.node?.state.join('+') ?? ''],
@@ -332,6 +340,9 @@ async function show() {
     type: 'button', text: `${dimension}: ${name} ×`, 'aria-label': `Remove ${dimension} ${name}`,
     click: () => go({ selection: state.selection.filter((_, other) => other !== at) }),
   }));
+  // A selected run or host has a screen of its own.
+  const single = state.selection.filter(([dimension]) => dimension === 'run' || dimension === 'host');
+  chips.push(...single.map(([dimension, name]) => el('span', null, doctorLink(state, dimension, name), ` at ${name}`)));
   view.replaceChildren(...(nodes.length > 0 ? [el('div', { class: 'chips' }, ...chips), ...nodes.filter((node) => node)] : []));
   loading.hidden = true;
   view.setAttribute('aria-busy', 'false');

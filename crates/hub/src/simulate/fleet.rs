@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use fleet::proto::{Body, GpuInterval, GpuRun, HostEvent, HostInterval, RunReport};
+use fleet::proto::{Body, GpuInterval, GpuRun, HostEvent, HostInterval, RunReport, StepInterval};
 use schema::random::CounterRng;
 use serde_json::json;
 
+use super::fault::{self, SimulatedFault};
 use crate::nodes::NODE;
 
 /// What the runs of a workflow have in common.
@@ -129,6 +130,7 @@ pub struct FleetSpec {
 #[derive(Debug)]
 pub struct SimulatedFleet {
     spec: FleetSpec,
+    faults: Vec<SimulatedFault>,
     rng: CounterRng,
     hosts: Vec<SimulatedHost>,
     running: BTreeMap<u64, SimulatedRun>,
@@ -201,6 +203,11 @@ pub struct HostRows {
     /// Whether jobs may start on the host.
     pub is_schedulable: bool,
     pub runs: Vec<RunReport>,
+    /// Steps of the runs that begin on the host, and its processes that hung.
+    pub steps: Vec<StepInterval>,
+    pub hangs: Vec<HostEvent>,
+    /// The chosen fault of the host.
+    pub fault: Option<SimulatedFault>,
 }
 
 impl HostRows {
@@ -208,16 +215,20 @@ impl HostRows {
     pub fn set_ahead(&mut self, seconds: u64) {
         self.own.iter_mut().for_each(|own| own.start_unix_s += seconds);
         self.gpus.iter_mut().for_each(|gpu| gpu.start_unix_s += seconds);
-        self.node.iter_mut().for_each(|node| node.start_unix_ms += seconds * 1000);
+        let events = self.node.iter_mut().chain(&mut self.hangs);
+        events.for_each(|event| event.start_unix_ms += seconds * 1000);
+        self.steps.iter_mut().for_each(|row| row.start_unix_s += seconds);
     }
 
     /// Returns all entries of the interval.
     pub fn bodies(&self) -> impl Iterator<Item = Body> {
-        let node = self.node.iter().map(|node| Body::Event(Box::new(node.clone())));
+        let events = self.node.iter().chain(&self.hangs);
+        let events = events.map(|event| Body::Event(Box::new(event.clone())));
         let gpus = self.gpus.iter().map(|row| Body::Gpu(Box::new(row.clone())));
         let own = self.own.iter().map(|row| Body::Host(Box::new(row.clone())));
         let runs = self.runs.iter().map(|run| Body::Run(Box::new(run.clone())));
-        node.chain(gpus).chain(own).chain(runs)
+        let steps = self.steps.iter().map(|row| Body::Steps(Box::new(row.clone())));
+        events.chain(gpus).chain(own).chain(runs).chain(steps)
     }
 }
 
@@ -273,7 +284,7 @@ impl SimulatedRun {
 
 impl SimulatedFleet {
     /// Creates a fleet whose GPUs are all free.
-    pub fn new(spec: FleetSpec) -> Self {
+    pub fn new(spec: FleetSpec, faults: &[SimulatedFault]) -> Self {
         let host = |at: usize| {
             let (kind, model) = match at % 5 {
                 0..3 => ("h100", "NVIDIA H100 80GB HBM3"),
@@ -292,6 +303,7 @@ impl SimulatedFleet {
         };
         Self {
             spec,
+            faults: faults.to_vec(),
             rng: CounterRng::new(spec.seed, 0),
             hosts: (0..spec.hosts).map(host).collect(),
             running: BTreeMap::new(),
@@ -497,7 +509,7 @@ impl SimulatedFleet {
         let user_s = (busy_s + 4.0 * length_s).min(cores * length_s);
         let cpu_s =
             [("user", user_s), ("system", 0.1 * user_s), ("idle", cores * length_s - 1.1 * user_s)];
-        let own = HostInterval {
+        let mut own = HostInterval {
             start_unix_s: start_s,
             length_s: self.spec.interval_s,
             observed_s: length_s,
@@ -506,8 +518,44 @@ impl SimulatedFleet {
             memory_available_min: 1 << 40,
             ..HostInterval::default()
         };
+        fault::change(self.fault(at), &mut own, &mut gpus);
+        let (steps, hangs) = (self.steps(at, start_s), self.hangs(at, start_s));
         let (own, runs) = (Some(own), Vec::new());
-        Some(HostRows { host: at, gpus, own, node, is_schedulable, runs })
+        let fault = self.fault(at);
+        Some(HostRows { host: at, gpus, own, node, is_schedulable, runs, steps, hangs, fault })
+    }
+
+    fn fault(&self, at: usize) -> Option<SimulatedFault> {
+        fault::fault(at as u64, &self.faults)
+    }
+
+    /// The steps of the runs that this host reports: their first host with a fault of steps does,
+    /// or else their first host.
+    fn steps(&self, at: usize, start_s: u64) -> Vec<StepInterval> {
+        let chosen = [SimulatedFault::Slowing, SimulatedFault::Varying];
+        if !chosen.iter().any(|one| self.faults.contains(one)) {
+            return Vec::new();
+        }
+        let changes = |host: &&usize| self.fault(**host).is_some_and(|one| chosen.contains(&one));
+        let reporter =
+            |run: &SimulatedRun| run.hosts.iter().find(changes).or(run.hosts.first()).copied();
+        let begun = self.running.values().filter(|run| reporter(run) == Some(at));
+        let row = |run: &SimulatedRun| StepInterval {
+            start_unix_s: start_s,
+            length_s: self.spec.interval_s,
+            run: Some(run.allocation()),
+            workflow: run.workflow().to_owned(),
+            ..fault::steps(self.fault(at), start_s - run.start_s, self.spec.interval_s)
+        };
+        begun.map(row).collect()
+    }
+
+    /// The process on the first GPU that hung from the full hour on.
+    fn hangs(&self, at: usize, start_s: u64) -> Vec<HostEvent> {
+        let is_due = self.fault(at) == Some(SimulatedFault::Hung) && start_s.is_multiple_of(3600);
+        let job = self.hosts[at].holders.first().copied().flatten().filter(|_| is_due);
+        let run = job.and_then(|job| self.running.get(&job));
+        run.map(|run| fault::hang(run.allocation(), start_s)).into_iter().collect()
     }
 
     fn gpu(&self, at: usize, index: u32, start_s: u64, draw: CounterRng) -> GpuInterval {
@@ -521,6 +569,11 @@ impl SimulatedFleet {
             let noisy =
                 |share: f64, counter| (share * (1.0 + 0.1 * draw.normal(counter))).clamp(0.0, 1.0);
             let is_idle = draw.unit(4) < kind.idle;
+            // All GPUs of a run wait for those of a host without free CPUs.
+            let waits = |host: &usize| self.fault(*host) == Some(SimulatedFault::Starved);
+            let factor = if run.hosts.iter().any(waits) { factor * fault::STARVED } else { factor };
+            let is_first = index == 0 && self.fault(at) == Some(SimulatedFault::Uneven);
+            let factor = if is_first { factor * fault::UNEVEN } else { factor };
             let busy = if is_idle { 0.0 } else { noisy(kind.busy * factor, 0) };
             [busy, busy * noisy(kind.sm, 1)]
         });

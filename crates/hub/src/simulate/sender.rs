@@ -14,6 +14,7 @@ use schema::random::{CounterRng, mix};
 
 use ureq::tls::TlsConfig;
 
+use super::fault::{SimulatedFault, ahead_s, fault};
 use super::fleet::HostRows;
 use crate::error::Error;
 use crate::log::say;
@@ -29,8 +30,6 @@ const RETRY: Duration = Duration::from_millis(200);
 const REPEATED: f64 = 0.05;
 /// The minutes of each hour in which an agent of [`SimulatedFault::Late`] is cut off.
 const CUT_OFF_MINUTES: std::ops::Range<u64> = 10..15;
-/// Seconds by which a clock is ahead.
-const AHEAD_S: u64 = 300;
 
 /// Where a hub listens, and how it is known.
 #[derive(Clone, Debug)]
@@ -70,19 +69,6 @@ impl HubAddress {
             .build()
             .new_agent()
     }
-}
-
-/// What goes wrong between a host and the hub.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum SimulatedFault {
-    /// An agent is cut off for five minutes of every hour, and then sends its rows
-    Late,
-    /// Two agents send the rows of one host
-    Doubled,
-    /// The clock of a host is five minutes ahead
-    Ahead,
-    /// Batches are sent twice, on all hosts
-    Repeated,
 }
 
 /// The agent of one simulated host.
@@ -126,18 +112,6 @@ pub struct SenderRound {
     pub is_past: bool,
     /// Whether agents that are cut off send now too, because the simulation ends.
     pub is_last: bool,
-}
-
-impl SimulatedFault {
-    /// The name by which the fault is chosen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Late => "late",
-            Self::Doubled => "doubled",
-            Self::Ahead => "ahead",
-            Self::Repeated => "repeated",
-        }
-    }
 }
 
 impl SimulatedAgent {
@@ -213,18 +187,6 @@ impl AgentQueue {
             entries: entries.map(|(sequence, body)| Entry { sequence, body: Some(body) }).collect(),
         }
     }
-}
-
-/// The fault of a host. Of fifty hosts, one has each chosen fault.
-pub fn fault(at: u64, faults: &[SimulatedFault]) -> Option<SimulatedFault> {
-    let single = [SimulatedFault::Late, SimulatedFault::Doubled, SimulatedFault::Ahead].into_iter();
-    let mut place = (1..).zip(single);
-    place.find(|(place, fault)| at % 50 == *place && faults.contains(fault)).map(|(_, fault)| fault)
-}
-
-/// The seconds by which the clock of a host is ahead.
-pub fn ahead_s(at: u64, faults: &[SimulatedFault]) -> u64 {
-    if fault(at, faults) == Some(SimulatedFault::Ahead) { AHEAD_S } else { 0 }
 }
 
 /// Sends the rows of each round for the agents of one thread, until there are no more rounds.

@@ -6,6 +6,7 @@ use fleet::proto::GpuInterval;
 use serde::Serialize;
 
 use super::fleet::{HostRows, SimulatedRun};
+use super::planted::PlantedIssues;
 use crate::sums::FleetSums;
 
 const DAY_S: u64 = 86_400;
@@ -64,6 +65,8 @@ pub struct PeriodTruth {
     /// Kinds of issues by host. Doubled rows and wrong clocks are found when rows arrive, so they
     /// are in `faults` only.
     pub sick: BTreeMap<String, BTreeSet<&'static str>>,
+    /// What the doctor must find.
+    pub planted: PlantedIssues,
     #[serde(skip)]
     failed: BTreeSet<String>,
     #[serde(skip)]
@@ -88,6 +91,12 @@ impl FleetTruth {
                 self.all.add(gpu, &sums);
                 self.last_day.add(gpu, &sums);
                 self.week_before.add(gpu, &sums);
+            }
+            for period in [&mut self.last_day, &mut self.week_before] {
+                let range = period.since_unix_s..period.until_unix_s;
+                if let Some(name) = names.get(host.host) {
+                    period.planted.add(host, name, &range);
+                }
             }
             if host.own.is_some() {
                 self.last_day.add_host(host, names[host.host]);
@@ -165,6 +174,7 @@ impl PeriodTruth {
     }
 
     fn finish(&mut self) {
+        self.planted.finish();
         for (host, (due, is_schedulable)) in &self.last {
             if due + SILENT_S < self.until_unix_s {
                 self.sick.entry(host.clone()).or_default().insert("silent");

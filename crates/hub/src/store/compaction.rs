@@ -60,7 +60,7 @@ pub fn merge(folder: &StoreFolder, partition: Partition, scope: MergeScope) -> R
     let schema = read_schema(folder.open_part(first)?, &first.path)?;
     folder.write(partition, first.first..=last.last, schema, |writer| {
         for part in &parts {
-            read_file(folder.open_part(part)?, &part.path, &[], |batch| {
+            read_file(folder.open_part(part)?, &part.path, &[], None, |batch| {
                 writer.write(batch).map_err(Error::parquet(&part.path))
             })?;
         }

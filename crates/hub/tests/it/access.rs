@@ -80,6 +80,7 @@ fn every_route_and_answer_is_as_openapi_describes() {
 
     let (hub, viewer) = start("");
     for (path, query) in [
+        ("/hub/v1/doctor", "?since=3h&run=slurm/101"),
         ("/hub/v1/sums", "?since=3h&by=user&by=run&step=hour"),
         ("/hub/v1/sums", "?since=1&until=60"),
         ("/hub/v1/faults", "?since=3h"),

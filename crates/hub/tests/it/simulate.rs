@@ -14,15 +14,22 @@ use serde_json::Value;
 use testkit::ProgramOutput;
 
 use crate::fixture::{TestHub, add_token, program, program_beside};
+use crate::view::{click_tabs, get};
 
 const FAULTS: &str = "late,doubled,ahead,repeated";
+/// Faults that the doctor finds.
+const PLANTED: &str = "hot,starved,full,uneven,hung,slowing,varying";
 
 /// Starts a simulation with a number of hosts, an interval in seconds, and a time until now.
-pub fn start(hub: &TestHub, [hosts, interval, since]: [&str; 3]) -> Child {
+pub fn start(hub: &TestHub, size: [&str; 3]) -> Child {
+    start_with(hub, size, FAULTS)
+}
+
+fn start_with(hub: &TestHub, [hosts, interval, since]: [&str; 3], faults: &str) -> Child {
     let token = hub.folder.write("agent.token", &hub.token);
     let mut command = program();
     command.args(["simulate", "--hosts", hosts, "--gpus", "4", "--interval", interval]);
-    command.args(["--seed", "7", "--since", since, "--for", "0s", "--faults", FAULTS]);
+    command.args(["--seed", "7", "--since", since, "--for", "0s", "--faults", faults]);
     command.arg("--token").arg(token);
     command.arg("--hub").arg(format!("http://{}", hub.address));
     command.arg("--truth").arg(hub.folder.path("truth.json"));
@@ -226,4 +233,70 @@ fn the_morning_report_of_a_simulated_fleet_is_true() {
         (node["host"].as_str().unwrap().to_owned(), kinds)
     });
     assert_eq!(nodes.collect::<BTreeMap<_, _>>(), day.sick);
+}
+
+#[test]
+fn the_doctor_finds_in_runs_and_hosts_what_was_planted_and_nothing_else() {
+    let mut hub = TestHub::start("");
+    let viewer = add_token(&hub.folder, "viewer", "viewer");
+    hub.kill_and_restart();
+    assert!(start_with(&hub, ["24", "600", "30h"], PLANTED).wait().unwrap().success());
+    let text = std::fs::read_to_string(hub.folder.path("truth.json")).unwrap();
+    let truth: Value = serde_json::from_str(&text).unwrap();
+    let day = &truth["last_day"];
+    let time = format!("since={}&until={}", day["since_unix_s"], day["until_unix_s"]);
+    let ask = |query: &str| -> Value {
+        let answer = get(&hub, &viewer, &format!("/hub/v1/doctor?{time}&{query}"), "localhost");
+        assert_eq!(answer.status, 200, "{query}: {answer:?}");
+        serde_json::from_slice(&answer.body).unwrap()
+    };
+    let mut found = BTreeSet::new();
+    let mut healthy = 0;
+    for (kind, members) in [("run", "runs"), ("host", "hosts")] {
+        for (name, issues) in day["planted"][members].as_object().unwrap() {
+            let answer = ask(&format!("{kind}={name}"));
+            let rules = answer["findings"].as_array().unwrap().iter();
+            let rules: BTreeSet<String> =
+                rules.map(|one| one["rule"].as_str().unwrap().to_owned()).collect();
+            let expected: BTreeSet<String> = BTreeSet::deserialize(issues).unwrap();
+            assert_eq!(rules, expected, "{kind} {name}: {}", answer["findings"]);
+            healthy += usize::from(rules.is_empty());
+            found.extend(rules);
+            let held = answer["gpu_hours"].as_f64().unwrap();
+            for finding in answer["findings"].as_array().unwrap() {
+                let lost = finding["lost_gpu_hours"].as_f64().unwrap_or(0.0);
+                assert!((0.0..=held + 1e-9).contains(&lost), "{kind} {name}: {finding}");
+            }
+            let unseen = |tab: &str| {
+                !answer["charts"].as_array().unwrap().iter().any(|chart| chart["tab"] == tab)
+            };
+            assert!(!unseen("gpu") && !unseen("cpu"), "{kind} {name}");
+            let sum = day[kind].get(name).map(|sums| sums["allocated_s"].as_f64().unwrap());
+            check_value(Some(held), sum.map_or(Some(held), hours), name);
+        }
+    }
+    // Runs follow from the time, so that one of the faults may lie on hosts without a long run.
+    assert!(found.len() >= 8, "{found:?}");
+    assert!(healthy > 0);
+    // A time without rows has no issues.
+    let answer = ask("run=slurm/unknown");
+    assert_eq!(answer["findings"], Value::Array(Vec::new()));
+    for wrong in ["", "run=a&run=b", "run=a&host=b", "user=anna", "run=a&by=user"] {
+        let answer = get(&hub, &viewer, &format!("/hub/v1/doctor?{wrong}"), "localhost");
+        assert_eq!(answer.status, 400, "{wrong}");
+    }
+    let run = worst(&day["planted"]["runs"]);
+    let host = worst(&day["planted"]["hosts"]);
+    for (name, query) in
+        [("run", format!("run={run}&{time}")), ("host", format!("host={host}&{time}"))]
+    {
+        click_tabs(&hub, &viewer, &query, name);
+    }
+}
+
+/// Returns the run or host with the most issues.
+fn worst(planted: &Value) -> &String {
+    let counts = planted.as_object().unwrap().iter();
+    let counts = counts.map(|(name, issues)| (name, issues.as_array().unwrap().len()));
+    counts.max_by_key(|(_, count)| *count).unwrap().0
 }

@@ -225,6 +225,22 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
             let is_shown = shown.contains(text_of_view) || shown.contains("No rows of GPUs");
             assert!(is_shown, "{view}: {shown}");
         }
+        // A run has a screen of its own, and its name stays text.
+        browser.load(&format!("{url}?view=runs"));
+        let look = |find: &str| {
+            format!(
+                "new Promise((done) => {{ const look = () => {find} ? done(1) : \
+                 setTimeout(look, 20); look(); }})"
+            )
+        };
+        browser.value(&look("document.querySelector('td a')"));
+        let link = browser.value("document.querySelector('td a').href");
+        browser.load(link.as_str().unwrap());
+        browser.value(&look("document.querySelector('[role=tab]')"));
+        assert!(text(&mut browser).contains("run slurm/10"));
+        browser.load(&format!("{url}doctor?run=%3Cscript%3Ealert(1)%3C/script%3E"));
+        browser.value(&look("document.querySelector('[role=tab]')"));
+        assert!(text(&mut browser).contains(&format!("run {SCRIPT}: 0 issues")));
         assert_eq!(browser.complaints(), Vec::<String>::new());
         browser.load(&url);
         browser.value(wait);
@@ -236,6 +252,45 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
                 browser.picture(&std::path::Path::new(&folder).join(file));
             }
         }
+    }
+}
+
+/// Opens the screen of a run or a host in both schemes, and clicks all of its tabs. `name` names
+/// the pictures.
+pub fn click_tabs(hub: &TestHub, viewer: &str, query: &str, name: &str) {
+    let shown = "new Promise((done) => { const look = () => document.querySelector('[role=tab]') ? \
+                 done(1) : setTimeout(look, 20); look(); })";
+    for scheme in ["light", "dark"] {
+        let url = format!("http://{}/doctor?{query}", hub.address);
+        let Some(mut browser) = Browser::open_url(&url, scheme) else { return };
+        browser.value(&format!(
+            "document.getElementById('token').value = '{viewer}'; \
+             document.querySelector('#login button').click()"
+        ));
+        browser.value(shown);
+        for tab in ["cpu", "gpu", "memory", "network", "application", "traces"] {
+            let selected = format!(
+                "new Promise((done) => {{ const turn = document.body.dataset.shown; \
+                 document.querySelector('[data-tab={tab}]').click(); const look = () => \
+                 document.body.dataset.shown !== turn ? done(1) : setTimeout(look, 20); look(); }})"
+            );
+            browser.value(&selected);
+            let count = browser.value(&format!(
+                "document.querySelectorAll('[data-tab={tab}][aria-selected=true]').length"
+            ));
+            assert_eq!(count, 1, "{tab}");
+            if let Some(folder) = std::env::var_os("ROWMILL_PICTURES") {
+                let file = format!("doctor-{name}-{tab}-{scheme}.png");
+                browser.picture(&std::path::Path::new(&folder).join(file));
+            }
+        }
+        // The address names the tab.
+        let address = browser.value("location.href").as_str().unwrap().to_owned();
+        browser.load(&address);
+        browser.value(shown);
+        let is_traces = "document.querySelector('[aria-selected=true]').dataset.tab";
+        assert_eq!(browser.value(is_traces), "traces");
+        assert_eq!(browser.complaints(), Vec::<String>::new());
     }
 }
 
@@ -290,6 +345,12 @@ fn reports_name_owners_jobs_and_sick_nodes() {
     let job = run(&["job", "102", "--format", "json"]).expect_code(0, "job").json();
     assert_eq!((&job["user"], &job["lost_hours"]), (&json!("anna"), &json!([0.5, 2.0])));
     assert!(job["hosts"][0]["problems"].to_string().contains("xid_79"), "{job}");
+    println!("{}", run(&["doctor", "--host", "host-2"]).expect_code(0, "doctor").stdout);
+    let doctor = run(&["doctor", "--host", "host-2", "--format", "json"]);
+    let doctor = doctor.expect_code(0, "doctor").json();
+    let rules: Vec<&Value> =
+        doctor["findings"].as_array().unwrap().iter().map(|one| &one["rule"]).collect();
+    assert_eq!(rules, ["P09", "P05"], "{doctor}");
     let unknown = run(&["job", "7"]).expect_code(1, "unknown job").stderr;
     assert!(unknown.contains("slurm/7") && unknown.contains("--since"), "{unknown}");
 }

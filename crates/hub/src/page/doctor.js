@@ -1,0 +1,169 @@
+'use strict';
+// Shows one run or one host: tabs with issues, what to do about them, and charts over time. The
+// address holds the run or host, the time and the tab, and sessionStorage the token. Names are only
+// ever inserted as text.
+
+const TABS = [['cpu', 'CPU'], ['gpu', 'GPU'], ['memory', 'Memory'], ['network', 'Network and disks'], ['application', 'Application'], ['traces', 'Traces']];
+const TIMES = [['1h', 'last hour'], ['24h', 'last day'], ['7d', 'last 7 days']];
+const BYTES = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+
+const view = document.getElementById('view');
+let shown = 0;
+// Column by which orders are sorted.
+let sort = '';
+// The last answers, by the query that they belong to.
+let known = { query: null, answer: null };
+
+function readState() {
+  const query = new URLSearchParams(location.search);
+  const pick = (key, options, usual) => (options.some(([name]) => name === query.get(key)) ? query.get(key) : usual);
+  const subject = query.has('run') ? ['run', query.get('run')] : ['host', query.get('host') ?? ''];
+  // A link may have the bounds of a time in seconds since 1970.
+  const bounds = query.has('until') ? { since: query.get('since'), until: query.get('until') } : { since: pick('since', TIMES, '24h') };
+  return { subject, bounds, tab: pick('tab', TABS, null) };
+}
+
+function go(change) {
+  const state = { ...readState(), ...change };
+  const query = new URLSearchParams({ [state.subject[0]]: state.subject[1], ...state.bounds });
+  if (state.tab) query.set('tab', state.tab);
+  history.pushState(null, '', `?${query}`);
+  show();
+}
+
+async function ask(path, query) {
+  const token = sessionStorage.getItem('token');
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(`/hub/v1/${path}?${query}`, { headers });
+  if (answer.ok) return answer.json();
+  throw Object.assign(new Error(await answer.text()), { status: answer.status });
+}
+
+async function isKnown() {
+  const answer = await fetch('/hub/v1/me');
+  return answer.ok && (await answer.json()) !== null;
+}
+
+function bytes(value) {
+  const at = Math.min(BYTES.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
+  return `${amount(value / 1024 ** at)} ${BYTES[at]}`;
+}
+
+function format(unit) {
+  if (unit === 'share') return percent;
+  if (unit === 'bytes') return bytes;
+  if (unit === 'bytes/s') return (value) => `${bytes(value)}/s`;
+  return (value) => `${amount(value)} ${unit === '1' ? '' : unit}`.trim();
+}
+
+function counted(count, word) { return `${count} ${word}${count === 1 ? '' : 's'}`; }
+
+function number({ name, value, unit }) { return `${name}: ${format(unit)(value)}`; }
+
+// Inserts a break into a line where points are missing.
+function pointsOf(line, step) {
+  return line.points.flatMap((point, at) => (at > 0 && point[0] - line.points[at - 1][0] > 1.5 * step ? [[point[0], null], point] : [point]));
+}
+
+function issue(finding) {
+  const lost = finding.lost_gpu_hours == null ? null : el('span', { class: 'lost', text: `at most ${amount(finding.lost_gpu_hours)} GPU h` });
+  const places = finding.places.map((place) => el('li', { text: `${place.place}: ${place.numbers.map(number).join(', ')}` }));
+  const more = finding.place_count - finding.places.length;
+  if (more > 0) places.push(el('li', { text: `and ${more} more` }));
+  const limits = finding.limits.map((limit) => el('li', { text: `${number(limit)} – ${limit.why}` }));
+  return el('section', { class: `issue ${finding.severity}`, 'data-rule': finding.rule },
+    el('h3', null, el('span', { class: 'severity', text: finding.severity }), ` ${finding.title} `, lost),
+    el('p', { text: finding.what }),
+    el('p', null, el('strong', { text: 'What to do: ' }), finding.advice),
+    el('details', null, el('summary', { text: `Figures and thresholds (${finding.rule})` }), el('ul', null, ...places), el('ul', { class: 'note' }, ...limits)));
+}
+
+function charts(answer, tab) {
+  const own = answer.charts.filter((one) => one.tab === tab);
+  if (own.length === 0) return [el('p', { class: 'note', text: 'No rows have values for this tab.' })];
+  const time = [answer.since_unix_s, answer.until_unix_s];
+  const draw = (one) => chart(one.title, one.lines.map((line) => ({ name: line.name, points: pointsOf(line, one.step_s) })), format(one.unit), time);
+  return [el('div', { class: 'charts' }, ...own.map(draw))];
+}
+
+// Shows what traces of the run, or traces of which the host was a part, say.
+async function traces(state, answer) {
+  const time = { since: answer.since_unix_s, until: answer.until_unix_s };
+  const [kind, name] = state.subject;
+  const runs = kind === 'run' ? [name] : answer.runs;
+  const query = new URLSearchParams(time);
+  runs.forEach((run) => query.append('run', run));
+  const [findings, { orders }] = await Promise.all([
+    runs.length > 0 ? ask('findings', query) : { findings: [] }, ask('orders', new URLSearchParams(time))]);
+  const own = orders.filter((order) => (kind === 'run' ? order.run === name : order.progress.some((one) => one.host === name)));
+  const link = (order) => (order.report?.startsWith('/hub/v1/traces/') ? el('a', { href: order.report, target: '_blank', rel: 'noopener', text: 'report' }) : '');
+  const reports = new Map(orders.map((order) => [order.id, order]));
+  const found = findings.findings.map((one) => el('section', { class: `issue ${one.severity}` },
+    el('h3', null, el('span', { class: 'severity', text: one.severity }), ` ${one.title} `, el('span', { class: 'lost', text: `${amount(one.lost_gpu_hours)} GPU h` })),
+    el('p', { text: `${one.run}: ${one.what}` }), el('p', null, el('strong', { text: 'What to do: ' }), one.advice, ' ', link(reports.get(one.order) ?? {}))));
+  const columns = [
+    ['time (UTC)', (order) => moment(order.created_unix_s)], ['run', (order) => order.run], ['by', (order) => order.by], ['why', (order) => order.why],
+    ['hosts', (order) => order.progress.map((one) => `${one.host}: ${one.state}`).join(', ')], ['report', (order) => order.report ?? '', link],
+  ];
+  const none = own.length === 0 ? el('p', { class: 'note', text: 'No traces in this time. `rowmill fleet trace` orders one, and [watch] in the configuration of the hub orders them by itself.' }) : null;
+  return [...found, none ?? table({ columns, rows: own, sort, sortBy: (column) => { sort = column; show(); } })];
+}
+
+async function load(state) {
+  const query = new URLSearchParams({ [state.subject[0]]: state.subject[1], ...state.bounds }).toString();
+  if (known.query !== query) known = { query, answer: await ask('doctor', query) };
+  return known.answer;
+}
+
+async function draw(state) {
+  if (!state.subject[1]) return [el('p', { text: 'Choose a run or a host on the first page.' })];
+  const answer = await load(state);
+  const worst = answer.findings[0]?.tab;
+  const tab = state.tab ?? worst ?? 'gpu';
+  const count = (name) => answer.findings.filter((one) => one.tab === name).length;
+  const tabs = TABS.map(([name, label]) => el('button', {
+    type: 'button', role: 'tab', 'aria-selected': name === tab, 'data-tab': name,
+    text: count(name) > 0 ? `${label} (${count(name)})` : label, click: () => go({ tab: name }),
+  }));
+  const times = TIMES.map(([name, label]) => el('button', { class: 'name', type: 'button', text: label, 'aria-pressed': state.bounds.since === name, click: () => go({ bounds: { since: name } }) }));
+  const hosts = state.subject[0] === 'run' ? answer.hosts : [];
+  const links = hosts.slice(0, 16).map((host) => el('button', { class: 'name', type: 'button', text: host, click: () => go({ subject: ['host', host], tab: null }) }));
+  const runs = state.subject[0] === 'host' ? answer.runs : [];
+  links.push(...runs.slice(0, 16).map((run) => el('button', { class: 'name', type: 'button', text: run, click: () => go({ subject: ['run', run], tab: null }) })));
+  const issues = counted(answer.findings.length, 'issue');
+  const body = tab === 'traces' ? await traces(state, answer)
+    : [...answer.findings.filter((one) => one.tab === tab).map(issue), ...charts(answer, tab)];
+  return [
+    el('p', { class: 'headline', text: `${state.subject[0]} ${state.subject[1]}: ${issues}` }),
+    el('p', { class: 'note', text: `${counted(answer.gpus, 'GPU')} on ${counted(answer.hosts.length, 'host')}, held for ${amount(answer.gpu_hours)} GPU h, ${moment(answer.since_unix_s)} to ${moment(answer.until_unix_s)} UTC. Several issues may cost the same hours.` }),
+    el('div', { class: 'chips' }, ...times), links.length > 0 ? el('div', { class: 'chips' }, ...links) : null,
+    el('div', { class: 'tabs', role: 'tablist' }, ...tabs), ...body,
+    el('details', null, el('summary', { text: 'What is not judged' }), el('ul', { class: 'note' }, ...answer.not_judged.map((text) => el('li', { text }))))];
+}
+
+async function show() {
+  const turn = ++shown;
+  const [problem, login] = ['problem', 'login'].map((id) => document.getElementById(id));
+  let nodes = [];
+  try {
+    if (!sessionStorage.getItem('token') && !await isKnown()) throw Object.assign(new Error(''), { status: 401 });
+    nodes = await draw(readState());
+    if (turn !== shown) return;
+    login.hidden = problem.hidden = true;
+  } catch (error) {
+    if (turn !== shown) return;
+    login.hidden = error.status !== 401;
+    problem.textContent = error.message;
+    problem.hidden = error.message === '';
+  }
+  view.replaceChildren(...nodes.filter((node) => node));
+  document.body.dataset.shown = turn;
+}
+
+document.getElementById('login').addEventListener('submit', (event) => {
+  event.preventDefault();
+  sessionStorage.setItem('token', document.getElementById('token').value.trim());
+  show();
+});
+addEventListener('popstate', show);
+show();
