@@ -45,7 +45,7 @@ pub const OPTIONAL: [&str; 2] = ["instance", FURTHER_RUNS];
 /// Seconds of the shortest time for which sums are kept.
 pub const MINUTE_S: u64 = 60;
 /// Share of an interval in which a GPU that counts as idle may be busy, as in the agent.
-const IDLE_BUSY_MAX: f64 = 0.01;
+pub const IDLE_BUSY_MAX: f64 = 0.01;
 /// The dimensions of a run, which are the names of columns too.
 const OF_RUN: [Dimension; 3] = [Dimension::Workflow, Dimension::User, Dimension::Run];
 

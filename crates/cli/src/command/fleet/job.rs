@@ -61,7 +61,7 @@ struct JobHourRow {
 
 /// Runs `rowmill fleet job` and prints its result.
 pub fn run(args: &FleetJob, session: &Session) -> Result<ExitCode, Error> {
-    let client = HubClient::open(&args.reach)?;
+    let client = HubClient::open(&args.reach.place)?;
     let name = if args.id.contains('/') { args.id.clone() } else { format!("slurm/{}", args.id) };
     let report = read_job(&client, &name, TimeRange::before(None, args.since))?;
     let title = format!("Job {}", report.run);
