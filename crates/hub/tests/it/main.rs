@@ -10,6 +10,7 @@ mod disk;
 mod fixture;
 mod kill;
 mod load;
+mod notices;
 mod orders;
 mod outward;
 mod requests;
