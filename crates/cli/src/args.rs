@@ -45,7 +45,7 @@ mod tune;
 
 pub use capture::{Capture, Doctor, With};
 pub use fleet::{
-    Align, Fleet, FleetFindings, FleetJob, FleetOrders, FleetReport, FleetTrace, FleetVerb,
+    Align, Fleet, FleetFindings, FleetJob, FleetNotices, FleetOrders, FleetReport, FleetTrace, FleetVerb,
     HubPlace, ProcessSelection, Reach,
 };
 pub use init::Init;

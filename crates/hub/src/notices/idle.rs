@@ -289,3 +289,69 @@ fn read_names(list: &StructArray, path: &Path) -> Result<Vec<RunNames>, Error> {
     }
     Ok(runs)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::{GAP_S, GpuRow, GpuState, GpuStates, RunNames};
+
+    fn names(run: &str) -> RunNames {
+        [run, "anna", "train", "lab", "gpu"].map(str::to_owned)
+    }
+
+    /// A row of 60 s that is idle unless it is busy, and has no observation if it is unknown.
+    fn row(start_s: u64, kind: &str) -> GpuRow {
+        let observed_s = if kind == "unknown" { 0.0 } else { 50.0 };
+        GpuRow { start_s, length_s: 60, observed_s, is_idle: kind == "idle" }
+    }
+
+    #[test]
+    fn only_observed_time_since_the_last_work_counts() {
+        let idle_after = |rows: &[(u64, &str)]| {
+            let mut rows = rows.iter().map(|(start_s, kind)| row(*start_s, kind));
+            let mut state = GpuState::new([names("slurm/1")].into(), rows.next().unwrap());
+            rows.for_each(|row| state.add(row));
+            (state.idle_s, state.since_s)
+        };
+        assert_eq!(idle_after(&[(0, "idle"), (60, "idle")]), (100.0, 0));
+        assert_eq!(idle_after(&[(0, "idle"), (60, "busy"), (120, "idle")]), (50.0, 120));
+        assert_eq!(idle_after(&[(0, "idle"), (60, "unknown"), (120, "idle")]), (100.0, 0));
+        assert_eq!(idle_after(&[(0, "unknown"), (60, "unknown")]), (0.0, 0));
+        // What nobody observed for long may have been work.
+        assert_eq!(idle_after(&[(0, "idle"), (60 + GAP_S, "idle")]), (100.0, 0));
+        assert_eq!(idle_after(&[(0, "idle"), (61 + GAP_S, "idle")]), (50.0, 61 + GAP_S));
+        // A late row with work counts, and one without does not.
+        assert_eq!(idle_after(&[(0, "idle"), (120, "idle"), (60, "idle")]), (100.0, 0));
+        assert_eq!(idle_after(&[(0, "idle"), (120, "idle"), (60, "busy")]), (0.0, 180));
+    }
+
+    #[test]
+    fn runs_are_listed_with_all_their_gpus_and_shares() {
+        let state = |runs: &[&str], rows: &[(u64, &str)]| {
+            let mut rows = rows.iter().map(|(start_s, kind)| row(*start_s, kind));
+            let holders = runs.iter().map(|run| names(run)).collect();
+            let mut state = GpuState::new(holders, rows.next().unwrap());
+            rows.for_each(|row| state.add(row));
+            state
+        };
+        let idle = [(0, "idle"), (60, "idle")];
+        let gpus = [
+            (0, state(&["slurm/1"], &idle)),
+            (1, state(&["slurm/1"], &[(0, "idle"), (60, "busy")])),
+            (2, state(&["slurm/2", "slurm/3"], &idle)),
+            (3, state(&["slurm/4"], &[(0, "unknown"), (60, "unknown")])),
+            (4, state(&[], &idle)),
+        ];
+        let states = GpuStates(HashMap::from([("a".to_owned(), HashMap::from(gpus))]));
+        let runs = states.idle_runs(100.0, 120);
+        let listed: Vec<_> =
+            runs.iter().map(|run| (&*run.run, run.gpus, run.idle_gpus, run.idle_gpu_s)).collect();
+        let expected = [("slurm/1", 2, 1, 100.0), ("slurm/2", 1, 1, 50.0), ("slurm/3", 1, 1, 50.0)];
+        assert_eq!(listed, expected);
+        assert_eq!((runs[0].worked_unix_s, runs[0].account.as_str()), (120, "lab"));
+        assert_eq!(states.idle_runs(101.0, 120), []);
+        // The rows are too old to tell what the GPUs do now.
+        assert_eq!(states.idle_runs(100.0, 421), []);
+    }
+}
