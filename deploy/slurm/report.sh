@@ -1,6 +1,6 @@
 #!/bin/sh
-# Sends what a job did with its GPUs to its user, by mail or to a webhook. Slurm runs it at the end of each
-# job, once on the controller (EpilogSlurmctld=, as SlurmUser). /etc/rowmill/job-report.conf sets:
+# Slurm epilog (Epilog=, as root; several ones in a folder by Epilog=/etc/slurm/epilog.d/*): sends what a job
+# did with its GPUs to its user, by mail or to a webhook. /etc/rowmill/job-report.conf on the nodes sets:
 #   hub=https://hub:9470                   the hub, and the token of a viewer
 #   token_file=/etc/rowmill/viewer.token
 #   ca=/etc/rowmill/ca.pem                 optional, in place of the usual certificates
@@ -16,6 +16,7 @@ case ${SLURM_JOB_ID:-} in '' | *[!0-9]*) exit 0 ;; esac
 user=${SLURM_JOB_USER:-}
 case $user in '' | -* | *[!A-Za-z0-9._-]*) mail_domain='' ;; esac
 
+# Sends the report. The first node of the job does so.
 send() {
     sleep "$delay"
     page=$(mktemp) || exit 1
@@ -34,6 +35,13 @@ send() {
         curl -fsS --max-time 60 --retry 3 -H 'Content-Type: text/html' --data-binary "@$page" "$webhook"
     fi
 }
-# Slurm does not wait for what runs in the background.
-send </dev/null >/dev/null 2>&1 &
+if [ "${1:-}" = later ]; then
+    exec </dev/null >/dev/null 2>&1
+    send
+elif [ "$(scontrol show hostnames "${SLURM_JOB_NODELIST:-}" | head -n 1)" = "${SLURMD_NODENAME:-}" ]; then
+    # Slurm waits for an epilog, and then ends the processes of its group, so the report has a session of its
+    # own. The brackets wait until it has begun.
+    : "$(setsid -f "$0" later)"
+fi
+# An epilog that fails would drain the node.
 exit 0

@@ -363,8 +363,12 @@ impl NoticeWatch {
         }
         let result = if is_really { self.cancel(run) } else { Ok(()) };
         let why = match &result {
-            Ok(()) if is_really => "cancelled, because its GPUs ran nothing since the notice".to_owned(),
-            Ok(()) => "would be cancelled, because its GPUs ran nothing since the notice".to_owned(),
+            Ok(()) if is_really => {
+                "cancelled, because its GPUs ran nothing since the notice".to_owned()
+            }
+            Ok(()) => {
+                "would be cancelled, because its GPUs ran nothing since the notice".to_owned()
+            }
             Err(problem) => format!("not cancelled: {problem}"),
         };
         say(&format!("{} of {}: {why}", run.run, run.user));

@@ -160,7 +160,8 @@ impl GpuStates {
             names(NAMES[4])?,
         ];
         let instances = batch.column_by_name("instance");
-        let further = batch.column_by_name(FURTHER_RUNS).and_then(|array| array.as_list_opt::<i32>());
+        let further =
+            batch.column_by_name(FURTHER_RUNS).and_then(|array| array.as_list_opt::<i32>());
         // Rows of MIG instances are left out, because their whole GPU has a row too.
         let is_whole = |row: usize| instances.is_none_or(|instances| instances.is_null(row));
         for row in (0..batch.num_rows()).filter(|row| is_whole(*row)) {

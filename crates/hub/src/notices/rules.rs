@@ -127,7 +127,10 @@ impl NoticeRules {
         if self.cancel_after.is_some_and(|after| after < second) {
             return wrong("cancel_after", "at least 1s", "0 s".to_owned());
         }
-        if self.exceptions.iter().any(|one| one.lists(["", "", "", ""]).all(|list| list.0.is_empty()))
+        if self
+            .exceptions
+            .iter()
+            .any(|one| one.lists(["", "", "", ""]).all(|list| list.0.is_empty()))
         {
             let got = "none".to_owned();
             return wrong("except", "users, accounts, partitions or workflows", got);

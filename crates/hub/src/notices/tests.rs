@@ -40,9 +40,8 @@ fn a_run_is_due_only_if_all_its_gpus_were_seen_idle_since_the_notice() {
 #[test]
 fn rules_are_dry_and_checked() {
     let parse = |lines: &str| toml::from_str::<NoticeRules>(lines).unwrap();
-    let check = |lines: &str, has_slurm| {
-        parse(lines).check(has_slurm).map_err(|error| error.to_string())
-    };
+    let check =
+        |lines: &str, has_slurm| parse(lines).check(has_slurm).map_err(|error| error.to_string());
     assert!(parse("").dry_run && !parse("").cancel);
     assert_eq!(check("", false), Ok(()));
     let real = "dry_run = false\ncommand = ['mail', '{user}']";

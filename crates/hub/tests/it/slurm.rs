@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrow_array::{Array, Int32Array, StringArray, UInt32Array};
@@ -15,6 +16,9 @@ use testkit::{Folder, ProgramOutput, skip};
 use crate::fixture::{TestHub, WAIT, add_token, program_beside};
 use crate::notices::{WebHook, notices};
 
+/// Number of clusters that this process has started.
+static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+
 /// A cluster with daemons of its own, which are ended on drop.
 struct SlurmTest {
     folder: Folder,
@@ -22,9 +26,9 @@ struct SlurmTest {
 }
 
 impl SlurmTest {
-    /// Starts a cluster with one node of four GPUs. Returns `None` and skips the test without
-    /// Slurm.
-    fn start() -> Option<Self> {
+    /// Starts a cluster with one node of four GPUs and a number of CPUs, each of which one job
+    /// takes. Returns `None` and skips the test without Slurm.
+    fn start(cpus: u32) -> Option<Self> {
         let what = "a real Slurm";
         if !testkit::has_root(what) {
             return None;
@@ -40,7 +44,8 @@ impl SlurmTest {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         let host = host.trim();
         // Other tests may run Slurm on this machine too.
-        let port = 20_000 + std::process::id() % 10_000 * 2;
+        let cluster = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + (std::process::id() % 2000 * 4 + cluster) * 2;
         fs::write(folder.path("munge.key"), [7; 128]).unwrap();
         for gpu in 0..4 {
             folder.write(&format!("gpu{gpu}"), "");
@@ -62,9 +67,10 @@ impl SlurmTest {
                  StateSaveLocation={root}/state\nSlurmdSpoolDir={root}/spool\n\
                  SlurmctldPidFile={root}/slurmctld.pid\nSlurmdPidFile={root}/slurmd.pid\n\
                  SlurmctldLogFile={root}/slurmctld.log\nSlurmdLogFile={root}/slurmd.log\n\
-                 EpilogSlurmctld={root}/report.sh\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nReturnToService=2\n\
+                 Epilog={root}/report.sh\nSlurmdParameters=config_overrides\n\
+                 ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nReturnToService=2\n\
                  SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\nGresTypes=gpu\n\
-                 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 CPUs=1 RealMemory=10 Gres=gpu:h100:4\n\
+                 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=10 Gres=gpu:h100:4\n\
                  PartitionName=p Nodes=ALL Default=YES State=UP\n",
                 port + 1
             ),
@@ -163,7 +169,7 @@ fn read_runs(hub: &TestHub) -> BTreeMap<String, Vec<String>> {
 
 #[test]
 fn jobs_and_nodes_of_a_real_slurm_are_stored() {
-    let Some(slurm) = SlurmTest::start() else { return };
+    let Some(slurm) = SlurmTest::start(1) else { return };
     // The hub's programs find the cluster by the environment of these scripts.
     let tools = Folder::new();
     slurm.make_tools(&tools);
@@ -249,7 +255,7 @@ fn idle_jobs_of_a_real_slurm_are_cancelled_and_an_epilog_reports_jobs() {
         testkit::skip("the epilog of Slurm", "the program rowmill beside the hub");
         return;
     };
-    let Some(slurm) = SlurmTest::start() else { return };
+    let Some(slurm) = SlurmTest::start(3) else { return };
     let (tools, hook, page) = (Folder::new(), WebHook::start(), WebHook::start());
     slurm.make_tools(&tools);
     let mut hub = TestHub::start(&format!(

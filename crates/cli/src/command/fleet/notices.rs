@@ -129,11 +129,13 @@ pub fn run(args: &FleetNotices, session: &Session) -> Result<ExitCode, Error> {
 }
 
 fn notices_text(answer: &HubNotices) -> String {
-    let looked = answer.looked_unix_s.map_or("not looked yet".to_owned(), |looked| {
-        format!("last look at {}", moment(looked))
-    });
+    let looked = answer
+        .looked_unix_s
+        .map_or("not looked yet".to_owned(), |looked| format!("last look at {}", moment(looked)));
     let state = match (answer.is_on, answer.is_dry_run) {
-        (false, _) => "The hub does not look for idle GPUs: it has no section [notices].".to_owned(),
+        (false, _) => {
+            "The hub does not look for idle GPUs: it has no section [notices].".to_owned()
+        }
         (true, true) => format!("Dry run: nothing is sent; {looked}."),
         (true, false) => format!("Notices are sent; {looked}."),
     };
