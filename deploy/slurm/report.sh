@@ -35,10 +35,12 @@ send() {
         curl -fsS --max-time 60 --retry 3 -H 'Content-Type: text/html' --data-binary "@$page" "$webhook"
     fi
 }
+# Older versions of Slurm have the second name.
+nodes=${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-}}
 if [ "${1:-}" = later ]; then
     exec </dev/null >/dev/null 2>&1
     send
-elif [ "$(scontrol show hostnames "${SLURM_JOB_NODELIST:-}" | head -n 1)" = "${SLURMD_NODENAME:-}" ]; then
+elif [ "$(scontrol show hostnames "$nodes" | head -n 1)" = "${SLURMD_NODENAME:-}" ]; then
     # Slurm waits for an epilog, and then ends the processes of its group, so the report has a session of its
     # own. The brackets wait until it has begun.
     : "$(setsid -f "$0" later)"
