@@ -11,13 +11,13 @@
 //! answers queries. [`faults`] lists what is wrong with GPUs, [`nodes`] tells on which hosts jobs
 //! may start, and [`runs`] which runs failed and were repeated. [`api`] answers viewers in JSON,
 //! and [`table`] formats sums as text. [`outward`] sends sums to other systems, and [`metrics`] are
-//! those of the hub itself. [`simulate`] sends rows of a made-up fleet, and [`demo`] shows all parts
-//! with one command. `docs/hub.md`
+//! those of the hub itself. [`simulate`] sends rows of a made-up fleet, and [`demo`] shows all
+//! parts with one command. `docs/hub.md`
 //! describes the files.
 //!
-//! [`orders`] has the orders for traces, [`active_runs`] finds the hosts of runs, and [`watch`] gives
-//! orders by itself. [`findings`] adds up what traces say. [`notices`] tells owners of idle GPUs, and
-//! [`program`] runs other programs.
+//! [`orders`] has the orders for traces, [`active_runs`] finds the hosts of runs, and [`watch`]
+//! gives orders by itself. [`findings`] adds up what traces say. [`notices`] tells owners of idle
+//! GPUs, and [`program`] runs other programs.
 
 pub mod access;
 pub mod active_runs;

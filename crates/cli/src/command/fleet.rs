@@ -17,6 +17,7 @@ use setup::render;
 
 mod hub;
 mod job;
+mod notice_answer;
 mod notices;
 mod order;
 mod reach;

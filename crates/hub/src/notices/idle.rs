@@ -1,9 +1,9 @@
 //! Finds GPUs that runs hold without work, from the rows of GPUs.
 //!
 //! For each GPU the time is known since which it was seen to be idle. Only observed time counts. A
-//! row with work, another holder, or a long time that nobody observed begins the time anew. Rows are
-//! in the order of time for each GPU, because agents send them so. Rows of hours that are over are
-//! added once; those of the last two hours are added again at each look.
+//! row with work, another holder, or a long time that nobody observed begins the time anew. Rows
+//! are in the order of time for each GPU, because agents send them so. Rows of hours that are over
+//! are added once; those of the last two hours are added again at each look.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -16,10 +16,10 @@ use arrow_array::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::IDLE_BUSY_MAX;
 use crate::columns::{FURTHER_RUNS, RowTable};
 use crate::error::Error;
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
+use crate::sums::IDLE_BUSY_MAX;
 use crate::time::DAY_S;
 
 /// Seconds that nobody observed, after which a GPU may have worked.

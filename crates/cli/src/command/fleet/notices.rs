@@ -1,124 +1,16 @@
 //! The command `rowmill fleet notices`: what owners of idle GPUs were told, or would be, and why
 //! others were not.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use serde::{Deserialize, Serialize};
-
 use super::hub::{HOUR_S, HubClient, TimeRange};
+use super::notice_answer::{HubHeld, HubIdleRun, HubNotice, HubNotices};
 use super::report::{moment, number};
 use crate::args::FleetNotices;
 use setup::Session;
 use setup::error::Error;
 use setup::error_text::plain;
 use setup::render;
-
-/// The notices of a time, and the runs that have idle GPUs now.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct HubNotices {
-    /// Whether the hub looks for idle GPUs.
-    is_on: bool,
-    is_dry_run: bool,
-    looked_unix_s: Option<u64>,
-    notices: Vec<HubNotice>,
-    held_back: Vec<HubHeld>,
-}
-
-/// A notice to the owner of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct HubNotice {
-    time_unix_s: u64,
-    #[serde(flatten)]
-    run: HubIdleRun,
-    is_dry_run: bool,
-    text: String,
-    sent: Vec<String>,
-    problems: Vec<String>,
-    cancel: Option<HubCancel>,
-}
-
-/// A run with idle GPUs.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct HubIdleRun {
-    run: String,
-    user: String,
-    workflow: String,
-    gpus: u64,
-    idle_gpus: u64,
-    idle_gpu_s: f64,
-    since_unix_s: u64,
-    hosts: BTreeSet<String>,
-}
-
-/// Whether a run was cancelled.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct HubCancel {
-    time_unix_s: u64,
-    is_done: bool,
-    why: String,
-}
-
-/// A run whose owner was not told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct HubHeld {
-    #[serde(flatten)]
-    run: HubIdleRun,
-    why: String,
-}
-
-/// Numbers of notices.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct NoticeCounts {
-    pub sent: usize,
-    pub would_be_sent: usize,
-    pub failed: usize,
-    pub cancelled: usize,
-}
-
-impl HubNotices {
-    /// Asks for the notices of a time.
-    ///
-    /// # Errors
-    /// If the hub does not answer.
-    pub fn ask(client: &HubClient, range: TimeRange) -> Result<Self, Error> {
-        client.ask("notices", range, &[])
-    }
-
-    /// Counts the notices by what became of them.
-    pub fn count(&self) -> NoticeCounts {
-        let mut counts = NoticeCounts::default();
-        for notice in &self.notices {
-            match (notice.is_dry_run, notice.sent.is_empty()) {
-                (true, _) => counts.would_be_sent += 1,
-                (false, false) => counts.sent += 1,
-                (false, true) => counts.failed += 1,
-            }
-            let is_done = notice.cancel.as_ref().is_some_and(|cancel| cancel.is_done);
-            counts.cancelled += usize::from(is_done);
-        }
-        counts
-    }
-}
-
-impl NoticeCounts {
-    /// Describes the numbers in a sentence, or `None` if all are 0.
-    pub fn describe(self) -> Option<String> {
-        let Self { sent, would_be_sent, failed, cancelled } = self;
-        let parts = [
-            (sent, "were sent to owners of idle GPUs"),
-            (would_be_sent, "would be sent, but for a dry run"),
-            (failed, "could not be sent"),
-        ];
-        let parts = parts.into_iter().filter(|(count, _)| *count > 0);
-        let mut parts: Vec<String> =
-            parts.map(|(count, what)| format!("{count} notices {what}")).collect();
-        if cancelled > 0 {
-            parts.push(format!("{cancelled} jobs were cancelled after a notice"));
-        }
-        (!parts.is_empty()).then(|| format!("{}.", parts.join("; ")))
-    }
-}
 
 /// Lists the notices of a time.
 pub fn run(args: &FleetNotices, session: &Session) -> Result<ExitCode, Error> {

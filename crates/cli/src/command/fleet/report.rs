@@ -15,7 +15,7 @@ use super::hub::{
     ALL, HOUR_S, HubAnswer, HubClient, HubGroup, HubHost, HubHosts, HubRun, HubRuns, HubSums,
     TimeRange,
 };
-use super::notices::{HubNotices, NoticeCounts};
+use super::notice_answer::{HubNotices, NoticeCounts};
 use super::sections::{MailedPage, ReportSection};
 use crate::args::FleetReport;
 use setup::Session;
