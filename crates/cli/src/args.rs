@@ -45,8 +45,8 @@ mod tune;
 
 pub use capture::{Capture, Doctor, With};
 pub use fleet::{
-    Align, Fleet, FleetDoctor, FleetFindings, FleetJob, FleetOrders, FleetReport, FleetTrace,
-    FleetVerb, HubPlace, ProcessSelection, Reach,
+    Align, Fleet, FleetDoctor, FleetFindings, FleetJob, FleetNotices, FleetOrders, FleetReport,
+    FleetTrace, FleetVerb, HubPlace, ProcessSelection, Reach,
 };
 pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictKernels};

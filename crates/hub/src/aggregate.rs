@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::grouping::{EXCLUDED, GroupKey, GroupedSums, TextColumn};
 use crate::nodes::NodeStates;
 use crate::store::{HOUR_S, column};
-use crate::sums::{Dimension, FleetSums};
+use crate::sums::{Dimension, FleetSums, IDLE_BUSY_MAX};
 
 /// Columns of the table of GPUs that are needed.
 pub const COLUMNS: [&str; 10] = [
@@ -44,8 +44,6 @@ pub const COLUMNS: [&str; 10] = [
 pub const OPTIONAL: [&str; 2] = ["instance", FURTHER_RUNS];
 /// Seconds of the shortest time for which sums are kept.
 pub const MINUTE_S: u64 = 60;
-/// Share of an interval in which a GPU that counts as idle may be busy, as in the agent.
-pub const IDLE_BUSY_MAX: f64 = 0.01;
 /// The dimensions of a run, which are the names of columns too.
 const OF_RUN: [Dimension; 3] = [Dimension::Workflow, Dimension::User, Dimension::Run];
 

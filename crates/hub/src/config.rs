@@ -11,6 +11,7 @@ use crate::access::AccessConfig;
 use crate::bucket::BucketConfig;
 use crate::columns::FINDINGS;
 use crate::error::Error;
+use crate::notices::rules::NoticeRules;
 use crate::orders::limits::TraceLimits;
 use crate::outward::target::OutwardTarget;
 use crate::pattern::matches_pattern;
@@ -60,6 +61,8 @@ pub struct HubFile {
     pub traces: TraceLimits,
     /// When traces are ordered without a person. Without it, none is.
     pub watch: Option<WatchRules>,
+    /// When owners of idle GPUs are told. Without it, nobody looks for idle GPUs.
+    pub notices: Option<NoticeRules>,
 }
 
 /// The Slurm cluster whose jobs and nodes the hub asks for.
@@ -180,6 +183,7 @@ impl HubFile {
         self.outward.iter().try_for_each(OutwardTarget::check)?;
         self.traces.check()?;
         self.watch.iter().try_for_each(WatchRules::check)?;
+        self.notices.iter().try_for_each(|rules| rules.check(self.slurm.is_some()))?;
         self.retention.check()
     }
 }

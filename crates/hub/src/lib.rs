@@ -16,7 +16,8 @@
 //! describes the files.
 //!
 //! [`orders`] has the orders for traces, [`active_runs`] finds the hosts of runs, and [`watch`]
-//! gives orders by itself. [`findings`] adds up what traces say.
+//! gives orders by itself. [`findings`] adds up what traces say. [`notices`] tells owners of idle
+//! GPUs, and [`program`] runs other programs.
 
 pub mod access;
 pub mod active_runs;
@@ -38,12 +39,14 @@ pub mod kept;
 pub mod log;
 pub mod metrics;
 pub mod nodes;
+pub mod notices;
 pub mod orders;
 pub mod outward;
 pub mod page;
 pub mod pattern;
 pub mod poll;
 pub mod problems;
+pub mod program;
 pub mod rollup;
 pub mod runs;
 pub mod server;

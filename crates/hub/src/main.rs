@@ -20,6 +20,7 @@ use hub::error::Error;
 use hub::grouping::SumQuery;
 use hub::log::say;
 use hub::metrics::HubCounters;
+use hub::notices::{NoticeBoard, NoticeWatch};
 use hub::orders::{OrderBoard, analysis};
 use hub::outward::OutwardSender;
 use hub::poll::SlurmPoll;
@@ -126,6 +127,19 @@ Keys of the file:
   [[watch.schedule]]                         # may be repeated
   workflow = \"image-*\"
   every = \"6h\"
+  [notices]                                  # tells owners of idle GPUs; off without this section
+  dry_run = true                             # only lists what would be sent and cancelled
+  after = \"30m\"                              # observed time without work of a GPU
+  again = \"6h\"                               # between two notices about a run
+  interval_s = 300                           # between two searches
+  per_user = 5                               # notices in 24 hours
+  per_day = 200                              # to all users
+  webhook = { url = \"https://chat/hook\" }    # also token_file and ca; gets JSON with `text`
+  command = [\"mail\", \"-s\", \"Idle GPUs\", \"{user}\"]     # gets the text as its input
+  cancel = false                             # cancels jobs of Slurm with dry_run = false
+  cancel_after = \"2h\"                        # without work since the notice
+  [[notices.except]]                         # may be repeated; each list that is given must match
+  users = [\"bot-*\"]                          # also accounts, partitions, workflows
   [[model]]                                  # may be repeated; common models have SMs and FLOP/s
   name = \"NVIDIA H100*\"
   sms = 132
@@ -258,10 +272,14 @@ fn serve(config: &Path) -> Result<(), Error> {
     let folder = StoreFolder::open(&file.store)?.with_bucket(file.bucket.as_ref())?;
     let folder = Arc::new(folder);
     let reader = FleetReader::new(Arc::clone(&folder), &file);
-    let audit = AuditLog::open(&file.store)?;
+    let audit = Arc::new(AuditLog::open(&file.store)?);
+    let notices = Arc::new(NoticeBoard::open(Arc::clone(&folder), file.notices)?);
     let board = Arc::new(OrderBoard::open(Arc::clone(&folder), file.traces)?);
     let (ended, is_over) = watch::channel(false);
     let stop = end_at_signal(ended).map_err(start)?;
+    let programs = file.slurm.as_ref().map(|cluster| cluster.folder.clone());
+    let (told, log) = (Arc::clone(&notices), Arc::clone(&audit));
+    let idle = NoticeWatch::new(told, log, programs, Arc::clone(&stop))?;
     let mut targets = Vec::new();
     for target in file.outward {
         let (folder, pools) = (Arc::clone(&folder), file.pools.clone());
@@ -292,6 +310,7 @@ fn serve(config: &Path) -> Result<(), Error> {
         watch.start(Arc::clone(&stop))
     });
     let watch = watch.transpose().map_err(start)?;
+    let idle = idle.map(NoticeWatch::start).transpose().map_err(start)?;
     let maintenance = start_maintenance(folder, file.pools, file.retention, stop).map_err(start)?;
     say(&format!(
         "rowmill-hub {}: store in {}; listening at {url}",
@@ -299,12 +318,12 @@ fn serve(config: &Path) -> Result<(), Error> {
         file.store.display()
     ));
     let routes = server::routes().into_iter().chain(orders::routes()).collect();
-    let parts = HubParts { queue, reader, board, audit, counters };
+    let parts = HubParts { queue, reader, board, notices, audit, counters };
     runtime.block_on(listener.serve(parts, routes, is_over));
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);
-    let threads = scheduler.into_iter().chain(watch).chain(outward).chain(copies);
+    let threads = scheduler.into_iter().chain(watch).chain(idle).chain(outward).chain(copies);
     for thread in threads.chain([commits, analyses, maintenance]) {
         // A panic would have ended the program.
         let _ = thread.join();

@@ -36,12 +36,14 @@ use crate::doctor::finding::DoctorSubject;
 use crate::error::Error;
 use crate::log::say;
 use crate::metrics::{self, HubCounters};
+use crate::notices::NoticeBoard;
 use crate::orders::OrderBoard;
 use crate::page::{self, PageFile};
 use crate::tls;
 use crate::tokens::{TokenFile, TokenRole};
 use crate::writer::BatchQueue;
 
+mod notices;
 pub mod orders;
 
 /// Timeout of a TLS handshake, and of receiving the head of a request.
@@ -69,7 +71,7 @@ type QueryPair = (String, String);
 /// The state that all requests share.
 pub struct Service {
     access: AccessControl,
-    audit: AuditLog,
+    audit: Arc<AuditLog>,
     counters: Arc<HubCounters>,
     queue: BatchQueue,
     /// Permits in KiB of the batches that are received or wait for a commit.
@@ -78,6 +80,7 @@ pub struct Service {
     /// Permits of the queries that are computed at the same time.
     queries: Semaphore,
     board: Arc<OrderBoard>,
+    notices: Arc<NoticeBoard>,
     /// Permits of the parts of traces that are received at the same time.
     parts: Semaphore,
     stop: watch::Receiver<bool>,
@@ -130,6 +133,7 @@ pub fn routes() -> Vec<HubRoute> {
         HubRoute::read("/hub/v1/runs", get(answer_runs)),
         HubRoute::read("/hub/v1/hosts", get(answer_hosts)),
         HubRoute::read("/hub/v1/doctor", get(answer_doctor)),
+        HubRoute::read("/hub/v1/notices", get(notices::answer)),
         HubRoute::read(METRICS, get(answer_metrics)),
         HubRoute { method: "get", path: "/hub/v1/me", role: None, handler: get(answer_caller) },
         HubRoute::file("/", &page::HTML),
@@ -146,7 +150,8 @@ pub struct HubParts {
     pub queue: BatchQueue,
     pub reader: FleetReader,
     pub board: Arc<OrderBoard>,
-    pub audit: AuditLog,
+    pub notices: Arc<NoticeBoard>,
+    pub audit: Arc<AuditLog>,
     pub counters: Arc<HubCounters>,
 }
 
@@ -206,6 +211,7 @@ impl HubListener {
             reader: Arc::new(parts.reader),
             queries: Semaphore::new(QUERIES_MAX),
             board: parts.board,
+            notices: parts.notices,
             parts: Semaphore::new(PARTS_MAX),
             stop: stop.clone(),
         });

@@ -6,23 +6,17 @@
 //! wrapped. `squeue` still lists jobs that ended some minutes ago, with their exit codes.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::process::Command;
 
 use fleet::proto::{Body, GpuRun, HostEvent, RunReport};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::program;
+
 /// Seconds after which something unchanged is reported again.
 const AGAIN_S: u64 = 3600;
-/// Timeout of a program.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Largest size of an answer in bytes. A job has some kilobytes.
-const ANSWER_MAX: u64 = 1 << 30;
 /// States of jobs that have ended.
 const ENDED: [&str; 9] = [
     "boot_fail",
@@ -48,6 +42,16 @@ pub struct ClusterState {
 pub struct ClusterEntry {
     pub host: String,
     pub body: Body,
+}
+
+/// A job that runs, as Slurm knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningJob {
+    /// The name that means this job only. The number of an array's last task means the whole array.
+    pub name: String,
+    pub user: String,
+    /// Number of GPUs that the job asked for.
+    pub gpus: u64,
 }
 
 /// The entries that were reported before, from which changes are found.
@@ -205,6 +209,14 @@ impl ClusterState {
         Ok(Self { jobs: jobs.jobs, nodes: nodes.nodes })
     }
 
+    /// Returns a job if it runs.
+    pub fn running(&self, job: &str) -> Option<RunningJob> {
+        let is_meant = |one: &&SlurmJob| one.job_id.to_string() == job && one.state() == "running";
+        let job = self.jobs.iter().find(is_meant)?;
+        let name = job.alias().unwrap_or_else(|| job.job_id.to_string());
+        Some(RunningJob { name, user: job.user_name.clone(), gpus: job.gpus_wanted() })
+    }
+
     /// Describes the cluster by reports of the runs that have started, the states of all nodes, and
     /// the demand of the jobs that wait. Times of events and reports are 0.
     fn describe(&self, cluster: &str) -> Vec<ClusterEntry> {
@@ -295,8 +307,6 @@ impl SlurmJob {
         let is_over = ENDED.contains(&state.as_str());
         let exit = self.exit_code.as_ref().filter(|_| is_over);
         let (exit_code, exit_signal) = exit.map_or((None, None), ExitCode::parts);
-        let array = value(self.array_job_id).filter(|job| *job > 0);
-        let array = array.zip(value(self.array_task_id));
         Some(RunReport {
             run: Some(GpuRun {
                 scheduler: "slurm".to_owned(),
@@ -306,7 +316,7 @@ impl SlurmJob {
                 account: self.account.clone(),
                 partition: self.partition.clone(),
             }),
-            alias: array.map_or_else(String::new, |(job, task)| format!("{job}_{task}")),
+            alias: self.alias().unwrap_or_default(),
             workflow: self.name.clone(),
             started_unix_s,
             ended_unix_s: value(self.end_time).filter(|_| is_over),
@@ -316,6 +326,13 @@ impl SlurmJob {
             state,
             ..RunReport::default()
         })
+    }
+
+    /// Returns the name of a task of an array.
+    fn alias(&self) -> Option<String> {
+        let array = self.array_job_id.and_then(SlurmNumber::value).filter(|job| *job > 0)?;
+        let task = self.array_task_id.and_then(SlurmNumber::value)?;
+        Some(format!("{array}_{task}"))
     }
 
     /// Returns the number of GPUs that the job asks for on all its nodes.
@@ -367,35 +384,18 @@ fn gpus_in(list: &str) -> u64 {
     plain.split(',').filter_map(count).fold(0, u64::saturating_add)
 }
 
-/// Runs a program and returns its output.
+/// Cancels a job by its name.
+///
+/// # Errors
+/// The reason if Slurm refuses.
+pub fn cancel_job(folder: Option<&Path>, name: &str) -> Result<(), String> {
+    run_program(folder, "scancel", &[name]).map(drop)
+}
+
+/// Runs a program of Slurm and returns its output.
 fn run_program(folder: Option<&Path>, name: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
     let program = folder.map_or_else(|| name.into(), |folder| folder.join(name));
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|error| format!("{name}: cannot run: {error}"))?;
-    let (sender, answer) = mpsc::channel();
-    if let Some(output) = child.stdout.take() {
-        thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let read = output.take(ANSWER_MAX).read_to_end(&mut bytes);
-            // Nobody waits any more after the timeout.
-            let _ = sender.send(read.map(|_| bytes));
-        });
-    }
-    let answer = answer.recv_timeout(PATIENCE);
-    if answer.is_err() {
-        // A program that has ended by itself meanwhile cannot be killed.
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(|error| format!("{name}: {error}"))?;
-    let Ok(bytes) = answer else {
-        return Err(format!("{name}: no answer within {} s", PATIENCE.as_secs()));
-    };
-    let bytes = bytes.map_err(|error| format!("{name}: {error}"))?;
-    if !status.success() {
-        return Err(format!("{name}: {status}"));
-    }
-    Ok(bytes)
+    program::run(Command::new(program).args(arguments), name, &[])
 }
 
 #[cfg(test)]

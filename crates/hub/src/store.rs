@@ -302,6 +302,11 @@ impl StoreFolder {
         self.orders_path().join(id.to_string())
     }
 
+    /// Returns the path of the notices to owners of idle GPUs.
+    pub fn notices_path(&self) -> PathBuf {
+        self.root.join("notices").join("notices.json")
+    }
+
     /// Returns the folder of all orders.
     pub fn orders_path(&self) -> PathBuf {
         self.root.join(ORDERS)

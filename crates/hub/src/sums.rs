@@ -14,6 +14,8 @@ pub const LAYERS: usize = 6;
 pub const DIMENSIONS: usize = 6;
 /// Number of sums of a part of the fleet.
 pub const SUMS: usize = 10;
+/// Share of an interval in which a GPU that counts as idle may be busy, as in the agent.
+pub const IDLE_BUSY_MAX: f64 = 0.01;
 /// Number of parts into which the deployed time is divided.
 pub const PART_COUNT: usize = 8;
 /// Names of the losses between two layers, and of the rest that does useful work.

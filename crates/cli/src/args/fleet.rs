@@ -102,6 +102,13 @@ Example:
 A trace stands for the GPU hours of its run from its own time, or from the moment at which the run left the
 band of its history, until the next trace. A finding costs its saving multiplied by these hours.")]
     Findings(FleetFindings),
+    /// List what owners of idle GPUs were told by the hub, or would be, and why others were not
+    #[command(after_help = "\
+Example:
+  rowmill fleet notices --token-file viewer.token --since 7d
+
+The section [notices] of the hub's configuration says when owners are told.")]
+    Notices(FleetNotices),
     /// Release a GPU's hardware counters to Nsight or CUPTI for a limited time
     #[command(after_help = "Example:\n  rowmill fleet pause --gpu 0 --for 10m")]
     Pause {
@@ -198,6 +205,16 @@ pub struct FleetJob {
 /// Options of `rowmill fleet orders`.
 #[derive(Clone, Debug, Args)]
 pub struct FleetOrders {
+    #[command(flatten)]
+    pub place: HubPlace,
+    /// Length of the time until now, such as 90m, 24h or 7d
+    #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "24h")]
+    pub since: Duration,
+}
+
+/// Options of `rowmill fleet notices`.
+#[derive(Clone, Debug, Args)]
+pub struct FleetNotices {
     #[command(flatten)]
     pub place: HubPlace,
     /// Length of the time until now, such as 90m, 24h or 7d

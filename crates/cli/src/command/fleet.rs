@@ -18,6 +18,8 @@ use setup::render;
 mod doctor;
 mod hub;
 mod job;
+mod notice_answer;
+mod notices;
 mod order;
 mod reach;
 mod report;
@@ -44,6 +46,7 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
         FleetVerb::Trace(args) => trace::run(args, session),
         FleetVerb::Orders(args) => order::run_orders(args, session),
         FleetVerb::Findings(args) => order::run_findings(args, session),
+        FleetVerb::Notices(args) => notices::run(args, session),
         FleetVerb::Report(args) => report::run(args, session),
         FleetVerb::Job(args) => job::run(args, session),
         FleetVerb::Hosts(reach) => show_statuses(reach, session, host_table),

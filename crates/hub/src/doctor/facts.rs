@@ -13,11 +13,12 @@ use arrow_array::{
 };
 
 use super::finding::DoctorSubject;
-use crate::aggregate::{IDLE_BUSY_MAX, MINUTE_S};
+use crate::aggregate::MINUTE_S;
 use crate::columns::{FURTHER_RUNS, RowTable};
 use crate::error::Error;
 use crate::faults::{CHOSEN, members};
 use crate::store::{HOUR_S, Partition, RowChoice, StoreFolder, column};
+use crate::sums::IDLE_BUSY_MAX;
 use crate::time::DAY_S;
 
 /// Kind of the events of processes that hang.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet::proto::GpuInterval;
+use fleet::proto::{GpuInterval, GpuRun};
 use serde::Serialize;
 
 use super::fleet::{HostRows, SimulatedRun};
@@ -40,6 +40,19 @@ pub struct FleetTruth {
     /// week before: what a report about that day says.
     pub last_day: PeriodTruth,
     pub week_before: PeriodTruth,
+    /// Runs that hold GPUs at the end which were idle in their last interval.
+    pub held_idle: BTreeMap<String, HeldIdleTruth>,
+    /// Who held each GPU of a host in the last interval, and for how many seconds it is idle.
+    #[serde(skip)]
+    pub(super) holders: BTreeMap<(String, u32), (u64, String, String, f64)>,
+}
+
+/// The idle GPUs of a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct HeldIdleTruth {
+    pub user: String,
+    /// For how many seconds each of its idle GPUs has run nothing.
+    pub idle_s: Vec<f64>,
 }
 
 /// True sums by groups.
@@ -98,6 +111,7 @@ impl FleetTruth {
                     period.planted.add(host, name, &range);
                 }
             }
+            host.gpus.iter().for_each(|gpu| self.hold(names[host.host], gpu));
             if host.own.is_some() {
                 self.last_day.add_host(host, names[host.host]);
                 self.week_before.add_host(host, names[host.host]);
@@ -123,8 +137,30 @@ impl FleetTruth {
         self.week_before.repeated.extend(runs);
     }
 
+    /// Adds a row to what is known about the holder of its GPU.
+    fn hold(&mut self, host: &str, gpu: &GpuInterval) {
+        let holder = gpu.runs.first();
+        let name = |run: &GpuRun| format!("{}/{}", run.scheduler, run.job);
+        let run = holder.map(name).unwrap_or_default();
+        let user = holder.map(|run| run.user.clone()).unwrap_or_default();
+        let before = self.holders.remove(&(host.to_owned(), gpu.index));
+        let before = before.filter(|(_, same, ..)| *same == run).map_or(0.0, |(.., idle_s)| idle_s);
+        let is_idle = gpu.sums.get("busy_s") == Some(&0.0);
+        let idle_s = if is_idle { before + gpu.observed_s } else { 0.0 };
+        let state = (gpu.start_unix_s + u64::from(gpu.length_s), run, user, idle_s);
+        self.holders.insert((host.to_owned(), gpu.index), state);
+    }
+
     /// Computes what follows from all rows.
     pub fn finish(&mut self) {
+        for (until_s, run, user, idle_s) in self.holders.values() {
+            // Hosts whose clock is ahead have later rows.
+            if *until_s >= self.until_unix_s && !run.is_empty() && *idle_s > 0.0 {
+                let held = self.held_idle.entry(run.clone()).or_default();
+                held.user.clone_from(user);
+                held.idle_s.push(*idle_s);
+            }
+        }
         self.last_day.finish();
         self.week_before.finish();
     }

@@ -87,6 +87,7 @@ fn every_route_and_answer_is_as_openapi_describes() {
         ("/hub/v1/runs", "?since=3h"),
         ("/hub/v1/hosts", "?since=3h"),
         ("/hub/v1/findings", "?since=3h"),
+        ("/hub/v1/notices", "?since=3h&user=anna"),
         ("/hub/v1/orders", "?since=3h"),
         ("/hub/v1/traces", "?since=3h"),
         ("/hub/v1/me", ""),

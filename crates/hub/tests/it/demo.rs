@@ -34,7 +34,10 @@ fn the_demonstration_shows_a_real_training_and_ends_all_programs() {
     assert!(hosts.contains_key("this-machine") && hosts.len() == 3, "{hosts:?}");
     for log in ["hub.log", "agent.log", "training.log"] {
         let text = fs::read_to_string(place.join(log)).unwrap();
-        assert!(text.contains("ended by a signal") || text.contains("resume with"), "{log}: {text}");
+        assert!(
+            text.contains("ended by a signal") || text.contains("resume with"),
+            "{log}: {text}"
+        );
     }
     // A second demonstration does not write into the folder of the first.
     let again = ProgramOutput::collect(&mut start());

@@ -11,6 +11,7 @@ mod disk;
 mod fixture;
 mod kill;
 mod load;
+mod notices;
 mod orders;
 mod outward;
 mod requests;

@@ -182,7 +182,11 @@ fn a_trace_is_ordered_analyzed_and_shown_and_wrong_callers_are_refused() {
     let refused = asked.run("trace", "eve", &["--job", "7@root"]);
     assert!(refused.stderr.contains("may trace the run slurm/7@root"), "{}", refused.stderr);
     let refused = asked.run("trace", "vera", &["--host", "gpu-1"]);
-    assert!(refused.stderr.contains("expected a caller with the role tracer"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("expected a caller with the role tracer"),
+        "{}",
+        refused.stderr
+    );
     let losses = asked.until("findings", "GPU hours", |losses| {
         losses["findings"][0]["lost_gpu_hours"].as_f64() > Some(0.0)
     });

@@ -4,14 +4,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrow_array::{Array, Int32Array, StringArray, UInt32Array};
+use fleet::proto::{Body, Entry, EntryBatch, GpuInterval, GpuRun, VERSION};
 use hub::columns::RowTable;
 use hub::store::{Partition, StoreFolder, column};
 use testkit::{Folder, ProgramOutput, skip};
 
-use crate::fixture::{TestHub, WAIT};
+use crate::fixture::{TestHub, WAIT, add_token, program_beside};
+use crate::notices::{WebHook, notices};
+
+/// Number of clusters that this process has started.
+static CLUSTERS: AtomicU32 = AtomicU32::new(0);
 
 /// A cluster with daemons of its own, which are ended on drop.
 struct SlurmTest {
@@ -20,9 +26,9 @@ struct SlurmTest {
 }
 
 impl SlurmTest {
-    /// Starts a cluster with one node of four GPUs. Returns `None` and skips the test without
-    /// Slurm.
-    fn start() -> Option<Self> {
+    /// Starts a cluster with one node of four GPUs and a number of CPUs, each of which one job
+    /// takes. Returns `None` and skips the test without Slurm.
+    fn start(cpus: u32) -> Option<Self> {
         let what = "a real Slurm";
         if !testkit::has_root(what) {
             return None;
@@ -38,13 +44,21 @@ impl SlurmTest {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         let host = host.trim();
         // Other tests may run Slurm on this machine too.
-        let port = 20_000 + std::process::id() % 10_000 * 2;
+        let cluster = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + (std::process::id() % 2000 * 4 + cluster) * 2;
         fs::write(folder.path("munge.key"), [7; 128]).unwrap();
         for gpu in 0..4 {
             folder.write(&format!("gpu{gpu}"), "");
         }
         folder.write("gres.conf", format!("NodeName=n1 Name=gpu Type=h100 File={root}/gpu[0-3]\n"));
         fs::create_dir(folder.path("state")).unwrap();
+        // Reports are sent at the end of jobs if a test writes the configuration of the script.
+        let report = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/slurm/report.sh");
+        let report = format!(
+            "#!/bin/sh\nexport ROWMILL_JOB_REPORT={root}/report.conf\nexec sh {}\n",
+            report.display()
+        );
+        make_program(&folder, "report.sh", &report);
         folder.write(
             "slurm.conf",
             format!(
@@ -53,9 +67,10 @@ impl SlurmTest {
                  StateSaveLocation={root}/state\nSlurmdSpoolDir={root}/spool\n\
                  SlurmctldPidFile={root}/slurmctld.pid\nSlurmdPidFile={root}/slurmd.pid\n\
                  SlurmctldLogFile={root}/slurmctld.log\nSlurmdLogFile={root}/slurmd.log\n\
+                 Epilog={root}/report.sh\nSlurmdParameters=config_overrides\n\
                  ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nReturnToService=2\n\
                  SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\nGresTypes=gpu\n\
-                 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 CPUs=1 RealMemory=10 Gres=gpu:h100:4\n\
+                 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=10 Gres=gpu:h100:4\n\
                  PartitionName=p Nodes=ALL Default=YES State=UP\n",
                 port + 1
             ),
@@ -86,6 +101,16 @@ impl SlurmTest {
         ProgramOutput::collect(&mut command).expect_code(0, program);
     }
 
+    /// Writes scripts that run Slurm's programs for this cluster.
+    fn make_tools(&self, tools: &Folder) {
+        let configuration = self.folder.path("slurm.conf");
+        for name in ["squeue", "sinfo", "scancel"] {
+            let script =
+                format!("#!/bin/sh\nSLURM_CONF={} exec {name} \"$@\"\n", configuration.display());
+            make_program(tools, name, &script);
+        }
+    }
+
     fn submit(&self, name: &str, gpus: u32, script: &str) {
         let gpus = format!("--gres=gpu:{gpus}");
         self.run("sbatch", &["-J", name, &gpus, "-o", "/dev/null", "--wrap", script]);
@@ -110,6 +135,11 @@ impl Drop for SlurmTest {
             let _ = Command::new("kill").args(["-KILL", pid.trim()]).status();
         }
     }
+}
+
+fn make_program(folder: &Folder, name: &str, script: &str) {
+    let path = folder.write(name, script);
+    ProgramOutput::collect(Command::new("chmod").arg("755").arg(path)).expect_code(0, "chmod");
 }
 
 /// Lists the state, exit code and signal that each report of a run has, by the name of the run.
@@ -139,16 +169,10 @@ fn read_runs(hub: &TestHub) -> BTreeMap<String, Vec<String>> {
 
 #[test]
 fn jobs_and_nodes_of_a_real_slurm_are_stored() {
-    let Some(slurm) = SlurmTest::start() else { return };
+    let Some(slurm) = SlurmTest::start(1) else { return };
     // The hub's programs find the cluster by the environment of these scripts.
     let tools = Folder::new();
-    for name in ["squeue", "sinfo"] {
-        let configuration = slurm.folder.path("slurm.conf");
-        let script =
-            format!("#!/bin/sh\nSLURM_CONF={} exec {name} \"$@\"\n", configuration.display());
-        let path = tools.write(name, script);
-        ProgramOutput::collect(Command::new("chmod").arg("755").arg(path)).expect_code(0, "chmod");
-    }
+    slurm.make_tools(&tools);
     let lines =
         format!("[slurm]\ncluster = 'test'\ninterval_s = 1\nfolder = '{}'", tools.root().display());
     let hub = TestHub::start(&lines);
@@ -178,4 +202,129 @@ fn jobs_and_nodes_of_a_real_slurm_are_stored() {
         let node = hub.status()["hosts"]["n1"]["node"].clone();
         node["reason"] == "fan" && node["state"].to_string().contains("drain")
     });
+}
+
+/// Sends rows of a second for the GPUs of jobs, with the seconds in which each of them was busy.
+struct RowFeed {
+    next: u64,
+    start_unix_s: u64,
+}
+
+impl RowFeed {
+    fn send(&mut self, hub: &TestHub, length_s: u32, gpus: &[(u32, &str, f64)]) {
+        let row = |(index, job, busy_s): (u32, &str, f64)| GpuInterval {
+            start_unix_s: self.start_unix_s,
+            length_s,
+            index,
+            uuid: format!("GPU-{index}"),
+            model: "NVIDIA H100 80GB HBM3".to_owned(),
+            runs: vec![GpuRun {
+                scheduler: "slurm".to_owned(),
+                job: job.to_owned(),
+                name: format!("job {job}"),
+                user: "root".to_owned(),
+                ..GpuRun::default()
+            }],
+            observed_s: f64::from(length_s),
+            sums: BTreeMap::from([("busy_s".to_owned(), busy_s)]),
+            ..GpuInterval::default()
+        };
+        let rows = gpus.iter().map(|gpu| Some(Body::Gpu(Box::new(row(*gpu)))));
+        let entries = rows.zip(self.next..).map(|(body, sequence)| Entry { sequence, body });
+        let batch = EntryBatch {
+            version: VERSION,
+            host: "n1".to_owned(),
+            queue: vec![1; 16],
+            gone_through: self.next - 1,
+            entries: entries.collect(),
+            sent_unix_ms: None,
+        };
+        let answer = hub.send(&batch).unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+        self.next += gpus.len() as u64;
+        self.start_unix_s += u64::from(length_s);
+    }
+}
+
+#[test]
+fn idle_jobs_of_a_real_slurm_are_cancelled_and_an_epilog_reports_jobs() {
+    if !testkit::has_time("notices and an epilog with a real Slurm") {
+        return;
+    }
+    let Some(rowmill) = program_beside("rowmill") else {
+        testkit::skip("the epilog of Slurm", "the program rowmill beside the hub");
+        return;
+    };
+    let Some(slurm) = SlurmTest::start(3) else { return };
+    let (tools, hook, page) = (Folder::new(), WebHook::start(), WebHook::start());
+    slurm.make_tools(&tools);
+    let mut hub = TestHub::start(&format!(
+        "[slurm]\ncluster = 'test'\ninterval_s = 1\nfolder = '{}'\n[notices]\ndry_run = false\n\
+         interval_s = 1\nafter = '4s'\ncancel = true\ncancel_after = '5s'\nwebhook.url = '{}'",
+        tools.root().display(),
+        hook.url
+    ));
+    let viewer = add_token(&hub.folder, "viewer", "viewer");
+    hub.kill_and_restart();
+    let mail = slurm.folder.path("mail");
+    make_program(&tools, "sendmail", &format!("#!/bin/sh\ncat > {}\n", mail.display()));
+    slurm.folder.write(
+        "report.conf",
+        format!(
+            "rowmill={}\nhub=http://{}\ntoken_file={}\ndelay=5\nwebhook={}\n\
+             mail_domain=example.org\nsendmail={}/sendmail\n",
+            rowmill.display(),
+            hub.address,
+            hub.folder.write("viewer.token", &viewer).display(),
+            page.url,
+            tools.root().display()
+        ),
+    );
+    slurm.submit("idle", 2, "sleep 300");
+    slurm.submit("works later", 1, "sleep 300");
+    slurm.submit("ends", 1, "sleep 5; exit 3");
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let mut feed = RowFeed { next: 1, start_unix_s: now() - 3700 };
+    feed.send(&hub, 3600, &[(3, "3", 1800.0)]);
+    feed.start_unix_s = now() - 1;
+    let began = Instant::now();
+    let of_run = |run: &str| -> Option<serde_json::Value> {
+        let all = notices(&hub, &viewer, |_| true)["notices"].clone();
+        all.as_array()?.iter().find(|one| one["run"] == run).cloned()
+    };
+    let mut cancelled = None;
+    // The second job works after its owner was told. Rows come for some time after the first job is
+    // cancelled, so that the second one could be cancelled too.
+    while cancelled.is_none_or(|at: Instant| at.elapsed() < Duration::from_secs(8)) {
+        assert!(began.elapsed() < WAIT, "{:?} {:?}", of_run("slurm/1"), of_run("slurm/2"));
+        if feed.start_unix_s >= now() {
+            std::thread::sleep(Duration::from_millis(50));
+            continue;
+        }
+        let works = f64::from(u8::from(of_run("slurm/2").is_some()));
+        feed.send(&hub, 1, &[(0, "1", 0.0), (1, "1", 0.0), (2, "2", works)]);
+        let is_done = of_run("slurm/1").is_some_and(|one| one["cancel"]["is_done"] == true);
+        if is_done && cancelled.is_none() {
+            cancelled = Some(Instant::now());
+        }
+    }
+    let told = of_run("slurm/1").unwrap();
+    assert_eq!((&told["idle_gpus"], &told["sent"][0]), (&2.into(), &"webhook".into()), "{told}");
+    assert!(told["text"].as_str().unwrap().contains("It will be cancelled"), "{told}");
+    assert!(of_run("slurm/2").unwrap()["cancel"].is_null());
+    let runs = read_runs(&hub);
+    assert!(runs["idle"].iter().any(|report| report.starts_with("cancelled")), "{runs:?}");
+    assert!(runs["works later"].iter().all(|report| report.starts_with("running")), "{runs:?}");
+    let audit = fs::read_to_string(hub.folder.path("store/audit/audit.jsonl")).unwrap();
+    assert_eq!(audit.lines().filter(|line| line.contains("\"CANCEL\"")).count(), 1, "{audit}");
+
+    // The page of the job that failed, with the figures of its hour. The cancelled job has one too.
+    let figures = ["slurm/3", "job 3", "failed, exit code 3", "1.0", "50.0"];
+    let has_figures = |page: &String| figures.iter().all(|figure| page.contains(figure));
+    while !page.bodies().iter().any(has_figures) {
+        assert!(began.elapsed() < 2 * WAIT, "{:?}", page.bodies());
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let mail = fs::read_to_string(mail).unwrap();
+    assert!(mail.starts_with("To: root@example.org\nSubject: Job "), "{mail}");
 }

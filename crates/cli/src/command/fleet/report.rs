@@ -15,6 +15,7 @@ use super::hub::{
     ALL, HOUR_S, HubAnswer, HubClient, HubGroup, HubHost, HubHosts, HubRun, HubRuns, HubSums,
     TimeRange,
 };
+use super::notice_answer::{HubNotices, NoticeCounts};
 use super::sections::{MailedPage, ReportSection};
 use crate::args::FleetReport;
 use setup::Session;
@@ -46,6 +47,8 @@ struct MorningReport {
     /// In the order of lost hours.
     users: Listed<ChangeRow>,
     idle_owners: Listed<OwnerRow>,
+    /// Notices to owners of idle GPUs in the time.
+    notices: NoticeCounts,
     jobs: Listed<JobRow>,
     failed_jobs: Listed<FailedRow>,
     nodes: Listed<NodeRow>,
@@ -228,6 +231,7 @@ fn read_morning(
         workflows: Listed::first(workflows, top),
         users: Listed::first(users, top),
         idle_owners: Listed::first(list_owners(&now.users, &before.users), top),
+        notices: HubNotices::ask(client, range)?.count(),
         jobs: Listed::first(list_jobs(&now.runs), top),
         failed_jobs: Listed::first(list_failed(&now.runs), top),
         nodes: Listed::first(list_nodes(&now.hosts, &before.hosts), top),
@@ -434,7 +438,8 @@ fn morning_sections(report: &MorningReport) -> Vec<ReportSection> {
     };
     let head = vec!["user", "idle h", "a week before", "allocated h"];
     let title = "GPUs that are held and idle, by owner";
-    let owners = section(title, &report.idle_owners, "None was observed.", head, owners);
+    let mut owners = section(title, &report.idle_owners, "None was observed.", head, owners);
+    owners.notes.extend(report.notices.describe());
     let nodes = |row: &NodeRow| {
         vec![row.host.clone(), row.problems.join("; "), row.week_before.to_string()]
     };
