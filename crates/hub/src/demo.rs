@@ -149,6 +149,7 @@ pub fn run(options: &DemoOptions, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         interval: SIMULATED_S,
         seed: 0,
         since: PAST,
+        until: None,
         // The past is sent first, then rows at their real pace until `stop`.
         length: None,
         faults: Vec::new(),

@@ -53,9 +53,12 @@ pub struct SimulateOptions {
     pub interval: u32,
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Time until now whose rows are sent first, as fast as the hub takes them
+    /// Time whose rows are sent first, as fast as the hub takes them
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_time)]
     pub since: Duration,
+    /// End of this time, in seconds since 1970 [default: now]
+    #[arg(long, value_name = "SECONDS")]
+    pub until: Option<u64>,
     /// Time for which rows are then sent at their real pace [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     pub length: Option<Duration>,
@@ -76,7 +79,7 @@ pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<Flee
     let hub = HubAddress::new(&options.hub, &options.token, options.ca.as_deref())?;
     let interval_s = u64::from(options.interval);
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let live_s = now_s / interval_s * interval_s;
+    let live_s = options.until.unwrap_or(now_s) / interval_s * interval_s;
     let from_s = live_s.saturating_sub(options.since.as_secs()) / interval_s * interval_s;
     let until_s = options.length.map(|length| live_s + length.as_secs());
     let spec = FleetSpec {
