@@ -95,7 +95,8 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
     check_explained(args, config)?;
     let found = Found::search(&problem, args, session)?;
     let priced = PricedPlan::new(&problem, &found.chosen)?;
-    let summary = PlanSummary::new(args, &problem, &found, &priced.price);
+    let mut summary = PlanSummary::new(args, &problem, found.result.as_ref(), &priced.price);
+    summary.is_ended_early = found.is_ended_early;
     summary.describe(session);
     write_files(args, &problem, &priced, session)?;
     let output = PlanOutput { summary, session };

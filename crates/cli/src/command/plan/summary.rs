@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use plan::PlanProblem;
+use plan::{PlanProblem, PlanResult};
 use predict::step::{Stage, StepPrice};
 use schema::{Bytes, TableRow};
 use serde::Serialize;
@@ -13,7 +13,6 @@ use setup::error::Error;
 use setup::render::{nanos, path_text_or_null};
 use setup::table_output::{self, TableTarget};
 
-use super::Found;
 use crate::args::PlanSearch;
 
 /// Percentage of the memory above which the user is warned.
@@ -46,7 +45,7 @@ pub struct PlanSummary {
     /// Number of plans that the search priced. TorchRec's planner does not count them.
     priced_plans: Option<u64>,
     /// Whether Ctrl-C ended the search before it priced all plans.
-    is_ended_early: bool,
+    pub is_ended_early: bool,
     #[serde(serialize_with = "path_text_or_null")]
     plan_file: Option<PathBuf>,
     #[serde(serialize_with = "path_text_or_null")]
@@ -67,7 +66,7 @@ impl PlanSummary {
     pub fn new(
         args: &PlanSearch,
         problem: &PlanProblem<'_>,
-        found: &Found,
+        result: Option<&PlanResult>,
         price: &StepPrice,
     ) -> Self {
         let (mean, most) = price.ranks.iter().fold((0.0, 0.0_f64), |(sum, most), rank| {
@@ -106,8 +105,8 @@ impl PlanSummary {
             fullest_rank: fullest.map_or(0, |rank| rank.rank),
             peak_bytes: price.cost.peak_bytes,
             capacity_bytes: problem.capacity(),
-            priced_plans: found.result.as_ref().map(|result| result.priced),
-            is_ended_early: found.is_ended_early,
+            priced_plans: result.map(|result| result.priced),
+            is_ended_early: false,
             plan_file: args.output.clone(),
             torchrec_file: args.torchrec.clone(),
             svg_file: args.svg.clone(),
