@@ -46,9 +46,15 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     if !has_rows && !matches!(session.console.format, OutputFormat::Table | OutputFormat::Json) {
         return Err(UsageError::NoTable.into());
     }
+    let is_printed = matches!(&command, Command::Plan(_) | Command::Tune(_));
+    if is_printed && session.console.format == OutputFormat::Parquet {
+        return Err(UsageError::NoParquet.into());
+    }
     // The outputs are checked before the work begins, so that an hour of work does not end at a
     // file that cannot be written.
-    output::check_all(&command.outputs())?;
+    let outputs = command.outputs();
+    output::check_different(&command.inputs(), &outputs)?;
+    output::check_all(&outputs)?;
     match command {
         Command::Quickstart(quickstart) => quickstart::run(&quickstart, session),
         Command::Init(init) => init::run(&init, session).map(done),

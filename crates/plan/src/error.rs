@@ -62,13 +62,19 @@ pub struct MemoryShortage {
     pub hosts: Option<u32>,
 }
 
+/// Names a part of a rank's memory for people. The reserve of the device is not that of `[plan]`.
+#[must_use]
+pub fn name_part(kind: &'static str) -> &'static str {
+    if kind == "reserve" { "the context of the device and its libraries" } else { kind }
+}
+
 impl std::fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let capacity = Bytes(self.memory.saturating_sub(self.reserved));
         let lacking = Bytes(self.needed.saturating_add(self.reserved).saturating_sub(self.memory));
         write!(f, "memory of rank {}: expected at most {capacity}", self.rank)?;
         if self.reserved > 0 {
-            write!(f, " beside the reserve of {}", Bytes(self.reserved))?;
+            write!(f, " beside the {} of plan.reserve_bytes", Bytes(self.reserved))?;
         }
         let constraints = self.constraints.as_ref().map(|binding| match binding {
             BindingConstraints::Table(name) => format!("no constraints on table {name:?}"),
@@ -76,7 +82,7 @@ impl std::fmt::Display for MemoryShortage {
         });
         let changes: Vec<String> = [
             Some(format!("{lacking} more memory per rank")),
-            self.reserve.map(|reserve| format!("a reserve of {}", Bytes(reserve))),
+            self.reserve.map(|reserve| format!("{} of plan.reserve_bytes", Bytes(reserve))),
             constraints,
             self.batch.map(|batch| format!("a batch of {batch}")),
             self.hosts.map(|hosts| counted(u64::from(hosts), "host")),
@@ -88,7 +94,7 @@ impl std::fmt::Display for MemoryShortage {
             f,
             ", got {}, of which {} is the largest part; it fits with {}",
             Bytes(self.needed),
-            self.kind,
+            name_part(self.kind),
             listed(&changes)
         )
     }

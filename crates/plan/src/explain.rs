@@ -2,6 +2,7 @@
 
 use kernel_model::Estimate;
 use predict::step::{STAGES, StepCost};
+use schema::{TableConfig, TableId, Tile};
 
 use crate::allowed::AllowedLayouts;
 use crate::error::Error;
@@ -9,6 +10,9 @@ use crate::layout::LayoutKind;
 use crate::placement::{CandidatePlan, Placement};
 use crate::priced_plan::{PricedPlan, RankMeasure, first_plan};
 use crate::problem::PlanProblem;
+
+/// Difference of steps in nanoseconds below which they count as equal.
+pub const EQUAL_NS: f64 = 1.0;
 
 /// Why a table has its placement.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,7 +100,7 @@ pub fn explain(
                     continue;
                 }
                 let tried = alternative(&priced, other, cost, &stages);
-                if !tried.fits && tried.added_ns < 0.0 && shortage.is_none() {
+                if !tried.fits && tried.added_ns <= -EQUAL_NS && shortage.is_none() {
                     shortage = Some(describe_memory(&priced));
                 }
                 priced.undo();
@@ -107,8 +111,16 @@ pub fn explain(
         }
         alternatives.extend(best);
     }
+    // Rows over the ranks of one host have two names.
+    let mut known = vec![tiles(&placement, &tables[at])];
+    alternatives.retain(|other| {
+        let own = tiles(&other.placement, &tables[at]);
+        let is_new = !known.contains(&own);
+        known.push(own);
+        is_new
+    });
     alternatives.sort_by(order);
-    let is_faster = |other: &AlternativePlacement| other.fits && other.added_ns < 0.0;
+    let is_faster = |other: &AlternativePlacement| other.fits && other.added_ns <= -EQUAL_NS;
     let reason = if is_pinned {
         PlacementReason::Pinned
     } else if allowed.choices(at).len() == 1 {
@@ -119,6 +131,13 @@ pub fn explain(
         shortage.unwrap_or(PlacementReason::Fastest)
     };
     Ok(TableExplanation { table: table.to_owned(), placement, reason, cost, stages, alternatives })
+}
+
+/// Returns the tiles of a placement, of which a replicated table has none.
+fn tiles(placement: &Placement, table: &TableConfig) -> Vec<Tile> {
+    let mut tiles = Vec::new();
+    placement.push_tiles(TableId(0), table, &mut tiles);
+    tiles
 }
 
 fn alternative(

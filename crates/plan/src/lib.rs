@@ -25,7 +25,7 @@ pub mod search;
 pub mod torchrec;
 
 pub use baseline::Baseline;
-pub use error::{BindingConstraints, Error, MemoryShortage};
+pub use error::{BindingConstraints, Error, MemoryShortage, name_part};
 pub use explain::explain;
 pub use placement::{CandidatePlan, Placement};
 pub use problem::{PlanProblem, PlanTarget, limits_plans};

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use kernel_model::host_costs::HostCosts;
-use plan::search::BaselinePlan;
-use plan::{Layout, PlanOptions, PlanProblem, PlanResult, PlanTarget};
-use predict::step::{Conditions, Models, StepCost};
+use plan::{CandidatePlan, Layout, PlanOptions, PlanProblem, PlanResult, PlanTarget};
+use predict::step::{Conditions, Models, StepCost, StepPricer};
+use predict::workload::Workload;
 use schema::topology::{Flops, HARDWARE, HostFabric, Link};
 use schema::{HardwareSpec, HostLayout, JobConfig, ShardingPlan, Topology};
 
@@ -14,6 +14,7 @@ use crate::device::ComputeDevice;
 use crate::error::{Error, UsageError};
 use crate::kernel_files::read_model;
 use crate::machine::{self, available_memory};
+use crate::render::nanos;
 use crate::workload::planned_features;
 
 /// Rates of one core of a server's CPU: FLOP/s, bytes per second from memory, bytes of cache, and
@@ -59,29 +60,89 @@ pub fn plan_for_run(
         target: PlanTarget::Rowmill,
     };
     let found = plan::plan(&problem, &PlanOptions::new(0))?;
-    let whole = host.as_ref().and_then(|_| best_whole_tables(&found));
-    let is_worth = whole.is_none_or(|whole| step_ns(&found.cost) < WORTH * step_ns(&whole.cost));
-    session.console.say(format_args!(
-        "--sharding auto: {} plans were priced; the best one takes {} of the time of whole tables \
-         placed by size, by rates of {}{}",
-        found.priced,
-        share(&found),
-        topology.device.name,
-        if is_worth { "" } else { "; that is too little for a guess, so tables stay whole" }
-    ));
-    let chosen = whole.filter(|_| !is_worth).map_or(&found.plan, |whole| &whole.plan);
+    let by_size = ShardingPlan::table_wise(&config.model.tables, problem.ranks());
+    let by_size_ns = price(&problem, &by_size.on_hosts(hosts.clone()))?;
+    let steps = FoundSteps::new(&found, by_size_ns);
+    let is_guess = host.is_some();
+    steps.describe(&found, &problem, session);
+    let chosen = match steps.whole {
+        Some(whole) if is_guess && steps.keeps_whole() => whole.plan,
+        _ => &found.plan,
+    };
+    session.console.say(match (is_whole(chosen), steps.split_ns.is_some()) {
+        (true, true) => {
+            "--sharding auto: tables stay whole, because splitting them gains less than 10 %, which \
+             is too little for prices that are a guess"
+        }
+        (true, false) => "--sharding auto: tables stay whole, because no plan that splits is faster",
+        (false, _) => "--sharding auto: the run uses the plan with split or replicated tables",
+    });
     let tables = &config.model.tables;
     chosen.to_sharding_plan(tables, hosts).map_err(|source| plan::Error::from(source).into())
 }
 
-/// Returns the fastest predicted plan of a heuristic that splits and replicates no table.
-fn best_whole_tables(found: &PlanResult) -> Option<&BaselinePlan> {
-    let is_whole = |one: &&BaselinePlan| {
-        let mut placements = one.plan.placements.iter();
-        one.fits && placements.all(|placement| placement.layout == Layout::Table)
-    };
-    let whole = found.baselines.iter().filter(is_whole);
-    whole.min_by(|a, b| step_ns(&a.cost).total_cmp(&step_ns(&b.cost)))
+/// Returns the predicted step of a plan in nanoseconds.
+fn price(problem: &PlanProblem<'_>, plan: &ShardingPlan) -> Result<f64, plan::Error> {
+    let PlanProblem { config, features, conditions, .. } = *problem;
+    let workload = Workload { config, plan, features };
+    Ok(step_ns(&StepPricer::new(workload, conditions)?.into_price().cost))
+}
+
+/// A plan of whole tables with its predicted step in nanoseconds.
+#[derive(Clone, Copy)]
+struct WholeTables<'a> {
+    plan: &'a CandidatePlan,
+    step_ns: f64,
+}
+
+/// The plans that are compared, and their predicted steps in nanoseconds.
+struct FoundSteps<'a> {
+    /// The plan of `--sharding table`.
+    by_size_ns: f64,
+    /// The best plan that splits and replicates no table, if constraints allow one.
+    whole: Option<WholeTables<'a>>,
+    /// The best plan, if it splits or replicates tables.
+    split_ns: Option<f64>,
+}
+
+impl<'a> FoundSteps<'a> {
+    fn new(found: &'a PlanResult, by_size_ns: f64) -> Self {
+        let best = (&found.plan, &found.cost);
+        let fitting = found.baselines.iter().filter(|one| one.fits);
+        let plans = fitting.map(|one| (&one.plan, &one.cost)).chain([best]);
+        let whole = plans
+            .filter(|(plan, _)| is_whole(plan))
+            .map(|(plan, cost)| WholeTables { plan, step_ns: step_ns(cost) })
+            .min_by(|a, b| a.step_ns.total_cmp(&b.step_ns));
+        let split_ns = (!is_whole(&found.plan)).then(|| step_ns(&found.cost));
+        Self { by_size_ns, whole, split_ns }
+    }
+
+    /// Whether split tables gain too little for prices that are a guess.
+    fn keeps_whole(&self) -> bool {
+        let whole_ns = self.whole.map(|whole| whole.step_ns);
+        let pair = whole_ns.zip(self.split_ns);
+        pair.is_none_or(|(whole_ns, split_ns)| split_ns >= WORTH * whole_ns)
+    }
+
+    fn describe(&self, found: &PlanResult, problem: &PlanProblem<'_>, session: &Session) {
+        let best = |what: &str, ns: Option<f64>| {
+            ns.map_or_else(String::new, |ns| format!(", the best plan {what} {}", nanos(ns)))
+        };
+        session.console.say(format_args!(
+            "--sharding auto: predicted steps by rates of {}: whole tables placed by size \
+             (--sharding table) {}{}{}; {} plans were priced",
+            problem.conditions.topology.device.name,
+            nanos(self.by_size_ns),
+            best("of whole tables", self.whole.map(|whole| whole.step_ns)),
+            best("with split or replicated tables", self.split_ns),
+            found.priced
+        ));
+    }
+}
+
+fn is_whole(plan: &CandidatePlan) -> bool {
+    plan.placements.iter().all(|placement| placement.layout == Layout::Table)
 }
 
 fn step_ns(cost: &StepCost) -> f64 {
@@ -94,13 +155,6 @@ pub fn host_costs(ranks_per_host: usize, session: &Session) -> HostCosts {
     let threads = (session.threads / ranks).max(1);
     let has_spare_cores = ranks * (threads + 1) <= machine::cores();
     HostCosts::typical(threads, has_spare_cores)
-}
-
-/// Formats the predicted step relative to the greedy plan by size.
-fn share(found: &PlanResult) -> String {
-    let by_size = found.baselines.iter().find(|one| one.baseline == plan::Baseline::Size);
-    let ratio = by_size.map_or(1.0, |one| found.cost.step.mean_ns / one.cost.step.mean_ns);
-    format!("{:.0} %", 100.0 * ratio)
 }
 
 /// Describes the device of a run and the links between its ranks. GPUs have their data sheets. A

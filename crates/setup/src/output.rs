@@ -31,6 +31,35 @@ pub fn check_all(outputs: &[OutputPath]) -> Result<(), Error> {
     })
 }
 
+/// Checks that no two outputs are one file, and that none is a file that the command reads. Pipes
+/// and devices may be given twice.
+///
+/// # Errors
+/// [`UsageError::SameOutput`] and [`UsageError::OutputIsInput`] name the file.
+pub fn check_different(inputs: &[PathBuf], outputs: &[OutputPath]) -> Result<(), UsageError> {
+    let files = outputs.iter().filter_map(|output| match output {
+        OutputPath::File(path) | OutputPath::RegularFile(path) => Some(path),
+        OutputPath::Folder(_) | OutputPath::FolderBelow(_) => None,
+    });
+    let inputs: Vec<PathBuf> =
+        inputs.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
+    let mut seen = Vec::new();
+    for path in files.filter(|path| !is_written_in_place(path)) {
+        let place = fs::canonicalize(path).unwrap_or_else(|_| {
+            let folder = fs::canonicalize(above(path)).unwrap_or_default();
+            folder.join(path.file_name().unwrap_or_default())
+        });
+        if inputs.contains(&place) {
+            return Err(UsageError::OutputIsInput { path: path.clone() });
+        }
+        if seen.contains(&place) {
+            return Err(UsageError::SameOutput { path: path.clone() });
+        }
+        seen.push(place);
+    }
+    Ok(())
+}
+
 /// Checks that the file `path` can be written: its folder exists and is writable, and an existing
 /// file of that name can be replaced. A full disk is detected only when the file is written.
 ///

@@ -17,7 +17,7 @@ use crate::render::{self, Console};
 use crate::{machine, output};
 
 /// Number of rows of a table for people, unless the user asks for another number.
-const TOP: usize = 20;
+pub const TOP: usize = 20;
 
 /// A year in nanoseconds. Later times are assumed to count from 1970.
 const SINCE_1970: i64 = 31_536_000_000_000_000;

@@ -1,5 +1,6 @@
 //! Derives the files and folders that each command will write from its arguments alone. Before a
-//! long run begins, one check can thus find out whether all of them can be written.
+//! long run begins, one check can thus find out whether all of them can be written, and that none
+//! is a plan or configuration which the command reads.
 
 use std::path::{Path, PathBuf};
 
@@ -48,6 +49,24 @@ impl Command {
             | Self::Explain(_)
             | Self::Bench { .. }
             | Self::Completions { .. } => Vec::new(),
+        }
+    }
+}
+
+impl Command {
+    /// The files that `rowmill plan` reads, as far as the names are those of files. Other commands
+    /// check by themselves that they do not overwrite what they read.
+    pub fn inputs(&self) -> Vec<PathBuf> {
+        let Self::Plan(args) = self else { return Vec::new() };
+        match &args.verb {
+            Some(PlanVerb::Convert(convert)) => {
+                vec![convert.plan.clone(), PathBuf::from(&convert.model)]
+            }
+            Some(_) => Vec::new(),
+            None => {
+                let PlanSearch { model, hardware, stats, .. } = &args.search;
+                [model, hardware, stats].into_iter().flatten().map(PathBuf::from).collect()
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use setup::args::{NeverRunStep, key_value};
+use setup::args::{NeverRunStep, key_value, rank_count};
 
 use super::priced::{PricedHost, PricedKernels};
 
@@ -69,7 +69,8 @@ pub struct PlanSearch {
     /// The cost that the search minimizes; plans are always shown with their predicted step
     #[arg(long, value_enum, default_value_t = CostChoice::CriticalPath)]
     pub cost: CostChoice,
-    /// Number of plans that the search prices [default: by the number of tables]
+    /// Number of plans that the search prices, besides those from which it starts [default: by the
+    /// number of tables]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub effort: Option<u64>,
     /// Seed of the restarts of the search
@@ -147,7 +148,8 @@ pub struct PlanCheckArgs {
 Examples:
   rowmill plan convert plan.json --model job.toml --to torchrec --ranks-per-host 8 \
     --output plan-torchrec.json
-  rowmill plan convert plan-torchrec.json --model job.toml --to rowmill --output plan.json")]
+  rowmill plan convert plan-torchrec.json --model job.toml --to rowmill --ranks 16 \
+    --output plan.json")]
 pub struct PlanConvert {
     /// The plan to convert
     #[arg(value_name = "FILE.json")]
@@ -165,6 +167,10 @@ pub struct PlanConvert {
     /// (with --to torchrec) [default: all ranks are on one host]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks_per_host: Option<u32>,
+    /// Number of ranks of the plan, which TorchRec's form does not contain (with --to rowmill)
+    /// [default: up to the last rank that holds a table]
+    #[arg(long, value_name = "N", value_parser = rank_count())]
+    pub ranks: Option<u32>,
     /// The new file
     #[arg(short, long, value_name = "FILE.json")]
     pub output: PathBuf,

@@ -95,7 +95,8 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
     check_explained(args, config)?;
     let found = Found::search(&problem, args, session)?;
     let priced = PricedPlan::new(&problem, &found.chosen)?;
-    let summary = PlanSummary::new(args, &problem, found.result.as_ref(), &priced.price);
+    let mut summary = PlanSummary::new(args, &problem, found.result.as_ref(), &priced.price);
+    summary.is_ended_early = found.is_ended_early;
     summary.describe(session);
     write_files(args, &problem, &priced, session)?;
     let output = PlanOutput { summary, session };
@@ -109,7 +110,11 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
         return output.write(&rows);
     }
     match args.by {
-        PlanRows::Rank => output.write(&rows::by_rank(&priced.plan, &priced.price)),
+        PlanRows::Rank => {
+            let mut rows = rows::by_rank(&priced.plan, &priced.price);
+            rows::show_extremes(&mut rows, session.console);
+            output.write(&rows)
+        }
         PlanRows::Table => output.write(&rows::by_table(&config.model.tables, &found.chosen)),
         PlanRows::Rule => output.write(&rule_rows(&problem, &found, &priced, session)?),
     }
@@ -132,6 +137,8 @@ struct Found {
     chosen: CandidatePlan,
     /// The result of our own search; TorchRec's planner has none.
     result: Option<PlanResult>,
+    /// Whether Ctrl-C ended the search.
+    is_ended_early: bool,
 }
 
 impl Found {
@@ -145,7 +152,8 @@ impl Found {
             CostChoice::CriticalPath => PlanMethod::Search,
             CostChoice::Neo => PlanMethod::Baseline(Baseline::Neo),
             CostChoice::Torchrec => {
-                return Ok(Self { chosen: plan_as_torchrec(problem)?, result: None });
+                let chosen = plan_as_torchrec(problem)?;
+                return Ok(Self { chosen, result: None, is_ended_early: false });
             }
         };
         // A plan of TorchRec's planner is one more start. It cannot express every constraint.
@@ -171,11 +179,12 @@ impl Found {
             meter.finish();
         }
         let result = result?;
-        if stop.load(Ordering::SeqCst) {
+        let is_ended_early = stop.load(Ordering::SeqCst);
+        if is_ended_early {
             let priced = result.priced;
             session.console.say(format_args!("the search was ended after {priced} plans"));
         }
-        Ok(Self { chosen: result.plan.clone(), result: Some(result) })
+        Ok(Self { chosen: result.plan.clone(), result: Some(result), is_ended_early })
     }
 }
 
@@ -265,7 +274,12 @@ fn write_files(
     let tables = &problem.config.model.tables;
     let torchrec = args.torchrec.as_ref();
     let torchrec = torchrec
-        .map(|path| Ok::<_, Error>((path, convert::to_torchrec(path, &priced.plan, tables)?)))
+        .map(|path| match convert::to_torchrec(&priced.plan, tables) {
+            Ok(plan) => Ok((path, plan)),
+            Err(source) => {
+                Err(UsageError::TorchrecPlan { path: path.clone(), source: Box::new(source) })
+            }
+        })
         .transpose()?;
     if let Some(path) = &args.output {
         output::put_json(path, &PlanText::new(&priced.plan))?;

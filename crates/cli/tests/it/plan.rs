@@ -77,7 +77,10 @@ fn a_plan_is_searched_written_and_converted() {
     // The same seed gives the same bytes.
     place.done(&format!("{plan} --output again.json --torchrec u.json"));
     assert_eq!(fs::read_to_string(place.path("again.json")).unwrap(), written);
-    place.done("plan convert t.json --model job.toml --to rowmill --output back.json");
+    let convert = "plan convert t.json --model job.toml --to rowmill --output back.json";
+    let told = place.done(convert);
+    assert!(told.stderr.contains("--ranks gives another number"), "{}", told.stderr);
+    place.done(&format!("{convert} --ranks 4"));
     let back = fs::read_to_string(place.path("back.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&back).unwrap(), json);
     let ranks = place.done(&format!("{plan} --format json")).json();
@@ -94,7 +97,8 @@ fn plans_for_torchrec_know_hosts_and_are_refused_before_files_are_written() {
     let by_host = "plan --model job.toml --hardware 2xa100x2 --set plan.layouts=[\"table-row\"]";
     place.done(&format!("{by_host} --output p.json --torchrec t.json"));
     let convert = "plan convert p.json --model job.toml --to torchrec --output u.json";
-    place.refused(convert, &["TorchRec has no sharding type"]);
+    place.refused(convert, &["TorchRec has no sharding type", "give --ranks-per-host"]);
+    place.refused(&format!("{convert} --ranks 4"), &["--ranks: expected --to rowmill"]);
     place.done(&format!("{convert} --ranks-per-host 2"));
     let read = |name: &str| fs::read_to_string(place.path(name)).unwrap();
     assert_eq!(read("t.json"), read("u.json"));
@@ -107,6 +111,34 @@ fn plans_for_torchrec_know_hosts_and_are_refused_before_files_are_written() {
     let plan = format!("plan --model job.toml --hardware a100x4 {pinned}");
     place.refused(&format!("{plan} --output w.json --torchrec v.json"), &["large"]);
     assert!(!place.path("w.json").exists());
+}
+
+/// Ranks that hold no table are kept by --ranks, and no file is overwritten by another one.
+#[test]
+fn converted_plans_keep_empty_ranks_and_files_keep_their_content() {
+    let place = place();
+    let pin = |table| format!(r#"--set plan.tables.{table}.pinned={{layout="table",ranks=[1]}}"#);
+    let pinned = ["large", "busy", "small", "mid", "other"].map(pin).join(" ");
+    let plan = format!("plan --model job.toml --hardware a100x4 {pinned}");
+    let files = "--output p.json --torchrec t.json";
+    let report = place.done(&format!("{plan} {files} --format json")).json();
+    assert_eq!((&report["fullest_rank"], &report["is_ended_early"]), (&1.into(), &false.into()));
+    let convert = "plan convert t.json --model job.toml --to rowmill --output back.json";
+    place.done(&format!("{convert} --ranks 4"));
+    let read = |name: &str| fs::read_to_string(place.path(name)).unwrap();
+    assert_eq!(read("p.json"), read("back.json"));
+    let told = place.done("plan convert p.json --model job.toml --to torchrec --output u.json");
+    assert!(told.stderr.contains("give --ranks 4 to convert"), "{}", told.stderr);
+    place.refused(&format!("{convert} --ranks 1"), &["placement", "N below 1"]);
+
+    let kept = read("t.json");
+    place.refused(&convert.replace("back.json", "./t.json"), &["t.json", "overwrite the input"]);
+    place.refused(&format!("{plan} --output job.toml"), &["job.toml", "overwrite the input"]);
+    place.refused(&format!("{plan} --output x --svg ./x"), &["./x: expected different files"]);
+    let parquet = format!("{plan} --output q.parquet --format parquet");
+    place.refused(&parquet, &["--format parquet: this command prints its rows"]);
+    assert_eq!(read("t.json"), kept);
+    assert!(!place.path("x").exists() && !place.path("q.parquet").exists());
 }
 
 /// Times add up, plans of equal steps differ by the time of the devices, and the output says what
@@ -218,7 +250,12 @@ fn a_run_plans_its_tables_itself() {
     let ruled = place.done(&ruled);
     assert!(ruled.stderr.contains("limits --sharding auto"), "{}", ruled.stderr);
     let one = place.done(&format!("{train} --run one")).last();
-    let auto = place.done(&format!("{train} --run auto --ranks 2 --sharding auto")).last();
+    let auto = place.done(&format!("{train} --run auto --ranks 2 --sharding auto"));
+    for part in ["placed by size (--sharding table)", "the best plan of whole tables", "plans were"]
+    {
+        assert!(auto.stderr.contains(part), "{part}: {}", auto.stderr);
+    }
+    let auto = auto.last();
     let record = |run: &str| -> Value {
         let text = fs::read_to_string(place.path(run).join("run.json")).unwrap();
         serde_json::from_str(&text).unwrap()

@@ -33,6 +33,12 @@ fn a_check_shows_each_stage_of_each_rank_and_writes_a_plan_that_trains() {
     assert!(row(0, "embedding_backward")["ratio"].as_f64().unwrap() > 0.0, "{rows:?}");
     let checked = place.run("plan check run --output better.json");
     assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert!(checked.stderr.contains("time, without waits: lookup "), "{}", checked.stderr);
+    for one in report["differences"].as_array().unwrap() {
+        let ns = |key: &str| one[key].as_f64().unwrap();
+        let step_ns = report["measured_step_ns"].as_f64().unwrap();
+        assert!((ns("measured_ns") - ns("predicted_ns")).abs() > 0.05 * step_ns, "{one}");
+    }
     // Programs find the figures of the text, and the price of the run's plan is its measurement.
     let steps = |rank: u64| ns(rank, "step");
     let measured_ns = report["measured_step_ns"].as_f64().unwrap();

@@ -94,7 +94,7 @@ fn a_batch_that_is_too_large_names_the_largest_that_fits() {
 fn a_reserve_that_is_too_large_names_the_largest_that_fits() {
     let reserve = |bytes| Constraints { reserve_bytes: bytes, ..Constraints::default() };
     let case = RandomCase::new(0);
-    let words = ["beside the reserve of 30.5 GiB", " a reserve of"];
+    let words = ["beside the 30.5 GiB of plan.reserve_bytes", "it fits with"];
     let found = lacking(&case, &reserve(32_749_125_632), &words);
     let fits = found.reserve.expect("a reserve");
     let models = Models::shipped().expect("models");

@@ -170,11 +170,16 @@ fn entry_of_name(key: &ConfigKey) -> String {
     format!("{}.*", key.path)
 }
 
-/// Formats `; did you mean "adam"?` if one of the expected choices is similar to `got`.
+/// Formats `; did you mean "adam"?` if one of the expected choices is similar to `got`, or `; did
+/// you mean ["row"]?` if it is the same and only the list is missing.
 fn close_choice(expected: &str, got: &str) -> String {
     let choices = expected.split('"').skip(1).step_by(2);
     let near = nearest(got, choices);
-    near.map_or_else(String::new, |near| format!("; did you mean {near:?}?"))
+    match near {
+        Some(same) if same == got => format!("; did you mean [{same:?}]?"),
+        Some(near) => format!("; did you mean {near:?}?"),
+        None => String::new(),
+    }
 }
 
 /// Finds the key `name` in `section`, including names of earlier versions.
@@ -186,9 +191,9 @@ fn key_of(section: &str, name: &str) -> Option<&'static ConfigKey> {
     keys_of(section).find(|key| key.name() == name)
 }
 
-/// Returns the value of the section's key `kind` or `mode`.
+/// Returns the value of the section's key `kind`, `mode` or `layout`.
 fn tag(table: &Table) -> Option<&str> {
-    ["kind", "mode"].iter().find_map(|name| table.get(*name)).and_then(Value::as_str)
+    ["kind", "mode", "layout"].iter().find_map(|name| table.get(*name)).and_then(Value::as_str)
 }
 
 fn is_required(key: &ConfigKey, table: &Table) -> bool {

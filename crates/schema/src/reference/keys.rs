@@ -549,11 +549,11 @@ pub const KEYS: &[ConfigKey] = &[
          A replicated table lists none.",
         "ranks = [0, 1]",
     ),
-    optional("plan.tables.*.pinned.parts", Integer, "at least 1").says(
+    optional("plan.tables.*.pinned.parts", Integer, "at least 1").with("column", true).says(
         "Number of column parts of the layout column.",
         "pinned = { layout = \"column\", parts = 2, ranks = [0, 1] }",
     ),
-    optional("plan.tables.*.pinned.columns", Integer, "at least 1").says(
+    optional("plan.tables.*.pinned.columns", Integer, "at least 1").with("grid", true).says(
         "Number of column parts of the layout grid.",
         "pinned = { layout = \"grid\", columns = 2, ranks = [0, 1, 2, 3] }",
     ),

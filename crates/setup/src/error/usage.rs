@@ -30,6 +30,9 @@ errors_with_hints! {
         #[error("--format parquet writes a file, got no --output")]
         #[hint("add --output FILE.parquet if the command has it, or choose --format csv")]
         ParquetToStdout,
+        #[error("--format parquet: this command prints its rows, and cannot write them to a file")]
+        #[hint("choose --format csv")]
+        NoParquet,
         #[error("this command prints a report instead of rows: expected --format table or json")]
         NoTable,
         #[error("--format sarif: only rowmill trace findings can write it")]
@@ -43,6 +46,9 @@ errors_with_hints! {
         #[error("{}: the output would overwrite the input", path.display())]
         #[hint("choose another place to write")]
         OutputIsInput { path: PathBuf },
+        #[error("{}: expected different files to write, got the same one twice", path.display())]
+        #[hint("choose another name for one of them")]
+        SameOutput { path: PathBuf },
         #[error("{}: no such file or folder", path.display())]
         #[hint(path.is_relative().then(|| {
             "paths are relative to the folder the command runs in".to_owned()
@@ -286,12 +292,18 @@ errors_with_hints! {
         #[error("{}: {source}", path.display())]
         #[hint("rowmill plan --help shows examples")]
         TorchrecPlan { path: PathBuf, source: Box<plan::torchrec::TorchrecError> },
+        #[error("{}: {source}", path.display())]
+        #[hint("if the plan is for several hosts, give --ranks-per-host")]
+        TorchrecPlanOfOneHost { path: PathBuf, source: Box<plan::torchrec::TorchrecError> },
         #[error("{source}")]
-        #[hint("change [plan] of the configuration, --batch-size or --hardware")]
+        #[hint("change [plan] or training.batch_size of the configuration, or use more devices")]
         PlanSearch { source: Box<plan::Error> },
         #[error("--ranks-per-host: expected --to torchrec, whose placements name devices of hosts")]
         #[hint("leave the option out")]
         ConvertedHosts,
+        #[error("--ranks: expected --to rowmill, because plans of rowmill contain their ranks")]
+        #[hint("leave the option out")]
+        RanksToTorchrec,
         #[error("{source}")]
         #[hint("choose another --cost")]
         TorchrecPlanner { source: Box<plan::torchrec::TorchrecError> },

@@ -24,8 +24,6 @@ use crate::args::PlanCheckArgs;
 
 /// Share of the step by which a stage must differ to be explained.
 const LARGE: f64 = 0.05;
-/// Share of the step above which a measured stage without a predicted time is explained.
-const SMALL: f64 = 0.005;
 
 /// A stage of a rank with its predicted and its measured time.
 #[derive(Serialize, TableRow)]
@@ -264,10 +262,17 @@ impl CheckReport {
                 one.stage, one.why
             ));
         }
+        let CorrectedPrices { lookup, update, dense, exchange } = self.ratios;
         console.say(format_args!(
-            "with the prices of each stage multiplied by measured ÷ predicted, stages explain {} of \
-             the measured step",
-            nanos(self.measured_step_ns - self.unpriced_ns)
+            "measured ÷ predicted time, without waits: lookup {lookup:.2}, update {update:.2}, \
+             dense {dense:.2}, exchange {exchange:.2}"
+        ));
+        console.say(format_args!(
+            "with prices multiplied by these ratios, the predicted step of this plan is {}; its \
+             difference of {} to the measured step, such as waits, is taken to be the same for all \
+             plans",
+            nanos(self.measured_step_ns - self.unpriced_ns),
+            nanos(self.unpriced_ns.abs())
         ));
         let (Some(step_ns), Some(gain)) = (self.better_step_ns, self.gain_pct) else {
             console.say(format_args!(
@@ -290,8 +295,7 @@ impl CheckReport {
     }
 }
 
-/// Lists the stages whose means over ranks differ by more than [`LARGE`] of the step, and those
-/// that only the measurement has.
+/// Lists the stages whose means over ranks differ by more than [`LARGE`] of the step.
 fn differences(found: &PlanCheck, times: &RunTimes) -> Vec<StageDifference> {
     let count = times.ranks.len().max(1) as f64;
     let difference = |stage: Stage| {
@@ -300,35 +304,50 @@ fn differences(found: &PlanCheck, times: &RunTimes) -> Vec<StageDifference> {
         let ranks = found.predicted.ranks.iter();
         let predicted_ns = ranks.map(|rank| rank.stages[at].mean_ns).sum::<f64>() / count;
         let is_large = (measured_ns - predicted_ns).abs() > LARGE * found.measured_ns;
-        let is_unpriced = predicted_ns <= 0.0 && measured_ns > SMALL * found.measured_ns;
-        (is_large || is_unpriced).then(|| StageDifference {
+        // The rank that waited least shows the time of an exchange itself.
+        let measured = times.ranks.iter().map(|rank| rank.stages_ns[at]);
+        let is_only_wait = measured.fold(f64::INFINITY, f64::min) <= predicted_ns;
+        is_large.then(|| StageDifference {
             stage: stage.name(),
             predicted_ns,
             measured_ns,
-            why: meaning(stage, measured_ns > predicted_ns),
+            why: match measured_ns > predicted_ns {
+                true => meaning_of_longer(stage, is_only_wait),
+                false => meaning_of_shorter(stage),
+            },
         })
     };
     Stage::ALL.into_iter().filter_map(difference).collect()
 }
 
-/// Returns what a difference between prediction and measurement means.
-fn meaning(stage: Stage, is_slower: bool) -> &'static str {
-    match (stage, is_slower) {
-        (Stage::InputDist, true) => {
+/// Returns what it means that a stage takes longer than predicted. `is_only_wait` holds for an
+/// exchange that takes no longer than predicted on the rank that waits least.
+fn meaning_of_longer(stage: Stage, is_only_wait: bool) -> &'static str {
+    match stage {
+        Stage::InputDist => {
             "the ids of the next batch are distributed beside the computation, so the prediction \
              has this work in the stages that it slows down; the measured time is the wait for the \
              rest"
         }
-        (Stage::EmbeddingForward | Stage::EmbeddingBackward, true) => {
+        Stage::EmbeddingForward | Stage::EmbeddingBackward => {
             "bags or ids differ from the statistics of the features, or the core is slower or busy"
         }
-        (Stage::EmbeddingForward | Stage::EmbeddingBackward, false) => {
+        Stage::Dense => "products are slower on this core",
+        _ if is_only_wait => {
+            "ranks wait for a slower one; the rank that waits least takes no longer than predicted"
+        }
+        _ => "the link is slower, or ranks wait for a slower one",
+    }
+}
+
+/// Returns what it means that a stage takes less time than predicted.
+fn meaning_of_shorter(stage: Stage) -> &'static str {
+    match stage {
+        Stage::EmbeddingForward | Stage::EmbeddingBackward => {
             "bags or ids differ from the statistics of the features, or the core is faster"
         }
-        (Stage::Dense, true) => "products are slower on this core",
-        (Stage::Dense, false) => "products are faster on this core",
-        (_, true) => "the link is slower, or ranks wait for a slower one",
-        (_, false) => "the link is faster, or more of the exchange is hidden",
+        Stage::Dense => "products are faster on this core",
+        _ => "the link is faster, or more of the exchange is hidden",
     }
 }
 

@@ -1,10 +1,8 @@
 //! The command `rowmill plan convert`, which converts plans between the forms of rowmill and of
 //! TorchRec's planner.
 
-use std::path::Path;
-
-use plan::torchrec::PlannedDevice;
 use plan::torchrec::plan_form::{TorchrecPlan, export_plan, import_plan};
+use plan::torchrec::{PlannedDevice, TorchrecError};
 use schema::{HostLayout, ShardingPlan, TableConfig};
 use setup::error::{Error, UsageError};
 use setup::{Session, config, output};
@@ -22,6 +20,9 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
     match args.to {
         PlanForm::Torchrec => {
             let mut plan = setup::plan::read(path, tables)?;
+            if args.ranks.is_some() {
+                return Err(UsageError::RanksToTorchrec.into());
+            }
             let ranks = plan.world_size();
             if let Some(ranks_per_host) = args.ranks_per_host {
                 let hosts = HostLayout::with_ranks_per_host(ranks as usize, ranks_per_host)
@@ -33,7 +34,20 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
                      number"
                 ));
             }
-            output::put_json(&args.output, &to_torchrec(&args.output, &plan, tables)?)?;
+            let file = to_torchrec(&plan, tables).map_err(|source| {
+                let (path, source) = (path.clone(), Box::new(source));
+                match args.ranks_per_host {
+                    None if ranks > 1 => UsageError::TorchrecPlanOfOneHost { path, source },
+                    _ => UsageError::TorchrecPlan { path, source },
+                }
+            })?;
+            if file.ranks() < ranks {
+                session.console.say(format_args!(
+                    "TorchRec's form does not contain the number of ranks, and the last ones hold \
+                     no table: give --ranks {ranks} to convert the new file back"
+                ));
+            }
+            output::put_json(&args.output, &file)?;
         }
         PlanForm::Rowmill => {
             if args.ranks_per_host.is_some() {
@@ -43,7 +57,15 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
             setup::plan::check_form(path, &text, "plan", "the form of TorchRec")?;
             let file: TorchrecPlan = serde_json::from_str(&text)
                 .map_err(|source| UsageError::PlanFile { path: path.clone(), source })?;
-            let hosts = HostLayout::on_one_host(file.ranks() as usize);
+            let ranks = args.ranks.unwrap_or_else(|| {
+                let ranks = file.ranks();
+                session.console.say(format_args!(
+                    "TorchRec's form does not contain the number of ranks: the plan gets {ranks}, \
+                     up to the last one that holds a table; --ranks gives another number"
+                ));
+                ranks
+            });
+            let hosts = HostLayout::on_one_host(ranks as usize);
             let plan = import_plan(&file, tables, &hosts).map_err(|source| {
                 UsageError::TorchrecPlan { path: path.clone(), source: Box::new(source) }
             })?;
@@ -54,13 +76,10 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Converts a plan to the form of TorchRec's planner, for the file at `path`.
+/// Converts a plan to the form of TorchRec's planner.
 pub fn to_torchrec(
-    path: &Path,
     plan: &ShardingPlan,
     tables: &[TableConfig],
-) -> Result<TorchrecPlan, Error> {
-    let refuse =
-        |source| UsageError::TorchrecPlan { path: path.to_owned(), source: Box::new(source) };
-    Ok(export_plan(plan, tables, MODULE, PlannedDevice::Gpu).map_err(refuse)?)
+) -> Result<TorchrecPlan, TorchrecError> {
+    export_plan(plan, tables, MODULE, PlannedDevice::Gpu)
 }

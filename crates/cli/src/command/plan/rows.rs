@@ -1,13 +1,13 @@
 //! The tables that `rowmill plan` prints: by rank, by table and by search rule.
 
 use plan::CandidatePlan;
-use plan::explain::{AlternativePlacement, PlacementReason, TableExplanation};
+use plan::explain::{AlternativePlacement, EQUAL_NS, PlacementReason, TableExplanation};
 use predict::step::{RankPrice, Stage, StepPrice};
 use schema::{Bytes, Rank, ShardingPlan, TableConfig, TableRow};
 use serde::Serialize;
-
-/// Difference of steps in nanoseconds below which they count as equal.
-const EQUAL_NS: f64 = 1.0;
+use setup::args::OutputFormat;
+use setup::render::Console;
+use setup::table_output::TOP;
 
 /// A rank's part of a plan, with its predicted time and memory.
 #[derive(Serialize, TableRow)]
@@ -107,10 +107,14 @@ fn reason(reason: PlacementReason) -> String {
         PlacementReason::Pinned => "pinned by [plan]".to_owned(),
         PlacementReason::OnlyLayout => "the only allowed layout".to_owned(),
         PlacementReason::Memory { kind, needed, capacity } => {
-            format!("faster ones need {} of {}, most of it {kind}", Bytes(needed), Bytes(capacity))
+            let (needed, capacity) = (Bytes(needed), Bytes(capacity));
+            let kind = plan::name_part(kind);
+            format!("faster ones need {needed} of {capacity}, most of it {kind}")
         }
         PlacementReason::Fastest => "the fastest".to_owned(),
-        PlacementReason::NotFastest => "not the fastest; try more --effort".to_owned(),
+        PlacementReason::NotFastest => {
+            "not the fastest; the search was short (--effort) or had another --cost".to_owned()
+        }
     }
 }
 
@@ -139,6 +143,17 @@ fn rank_row(plan: &ShardingPlan, price: &RankPrice) -> RankRow {
         // The difference of two sums may be slightly below 0.
         wait_ns: price.wait_ns.max(0.0),
     }
+}
+
+/// Moves the slowest and the fullest rank to the front, if people would see only the first ranks.
+pub fn show_extremes(rows: &mut [RankRow], console: Console) {
+    if console.format != OutputFormat::Table || rows.len() <= TOP {
+        return;
+    }
+    rows.sort_by(|a, b| b.busy_ns.total_cmp(&a.busy_ns));
+    rows[1..].sort_by_key(|row| std::cmp::Reverse(row.total_bytes));
+    rows[2..].sort_by_key(|row| row.rank);
+    console.say("the slowest and the fullest rank are listed first");
 }
 
 /// Lists the tables of a plan.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use plan::{PlanProblem, PlanResult};
 use predict::step::{Stage, StepPrice};
-use schema::TableRow;
+use schema::{Bytes, TableRow};
 use serde::Serialize;
 use setup::Session;
 use setup::args::OutputFormat;
@@ -14,6 +14,9 @@ use setup::render::{nanos, path_text_or_null};
 use setup::table_output::{self, TableTarget};
 
 use crate::args::PlanSearch;
+
+/// Percentage of the memory above which the user is warned.
+const FULL_PCT: f64 = 95.0;
 
 /// A searched plan as a whole.
 #[derive(Serialize)]
@@ -34,11 +37,15 @@ pub struct PlanSummary {
     is_host_bound: bool,
     /// Time of the slowest rank for its tables ÷ the mean over ranks.
     imbalance: f64,
+    /// The rank that needs most memory, and its bytes.
+    fullest_rank: u32,
     peak_bytes: u64,
     /// Bytes that the plan may use on each rank.
     capacity_bytes: u64,
     /// Number of plans that the search priced. TorchRec's planner does not count them.
     priced_plans: Option<u64>,
+    /// Whether Ctrl-C ended the search before it priced all plans.
+    pub is_ended_early: bool,
     #[serde(serialize_with = "path_text_or_null")]
     plan_file: Option<PathBuf>,
     #[serde(serialize_with = "path_text_or_null")]
@@ -80,6 +87,7 @@ impl PlanSummary {
         if host_ns > 0.0 {
             critical_path.push(PathStage { stage: "waiting_for_host", ns: host_ns });
         }
+        let fullest = price.ranks.iter().rev().max_by_key(|rank| rank.memory.total());
         let topology = problem.conditions.topology;
         Self {
             model: problem.config.model.name.clone(),
@@ -94,9 +102,11 @@ impl PlanSummary {
             critical_path,
             is_host_bound: host_ns > 0.0,
             imbalance: if mean > 0.0 { most / mean } else { 1.0 },
+            fullest_rank: fullest.map_or(0, |rank| rank.rank),
             peak_bytes: price.cost.peak_bytes,
             capacity_bytes: problem.capacity(),
             priced_plans: result.map(|result| result.priced),
+            is_ended_early: false,
             plan_file: args.output.clone(),
             torchrec_file: args.torchrec.clone(),
             svg_file: args.svg.clone(),
@@ -125,8 +135,24 @@ impl PlanSummary {
             "imbalance: the slowest rank takes {:.2} times as long for its tables as the mean",
             self.imbalance
         ));
+        self.describe_memory(session);
         if let Some(priced) = self.priced_plans {
             console.detail(format_args!("{priced} plans were priced"));
+        }
+    }
+
+    /// Prints the memory of the fullest rank, as a warning if little is left.
+    fn describe_memory(&self, session: &Session) {
+        let share_pct = 100.0 * self.peak_bytes as f64 / self.capacity_bytes.max(1) as f64;
+        let text = format!(
+            "memory: the fullest rank, {}, needs {} of the {} that it may use ({share_pct:.0} %)",
+            self.fullest_rank,
+            Bytes(self.peak_bytes),
+            Bytes(self.capacity_bytes)
+        );
+        match share_pct > FULL_PCT {
+            true => session.console.warn(text),
+            false => session.console.say(text),
         }
     }
 }

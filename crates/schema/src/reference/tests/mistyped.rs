@@ -55,7 +55,7 @@ const EDITS: [(&str, &str, &str); 27] = [
     ("mode = \"exact\"", "mode = \"exact\", min_counts = 2", "did you mean min_count?"),
 ];
 
-const OVERRIDES: [(&str, &str, &str); 10] = [
+const OVERRIDES: [(&str, &str, &str); 13] = [
     (
         "learning_rate",
         "0.1",
@@ -68,6 +68,17 @@ const OVERRIDES: [(&str, &str, &str); 10] = [
     ("model.tables.a", "1", "expected a key of the entry too, such as rows"),
     ("training.", "1", "expected a key such as training.batch_size"),
     ("training.batch_size.x", "1", "training.batch_size is not a section"),
+    ("plan.layouts", "row", "got \"row\"; did you mean [\"row\"]?"),
+    (
+        "plan.tables.a.pinned",
+        "{ layout = \"column\", ranks = [0, 1] }",
+        "plan.tables.a.pinned.parts is missing: expected an integer, at least 1",
+    ),
+    (
+        "plan.tables.a.pinned",
+        "{ layout = \"table\", ranks = [0], parts = 2 }",
+        "plan.tables.a.pinned.parts: not allowed with \"table\", only with \"column\"",
+    ),
     ("epochs", "many", "training.epochs: expected an integer, 0 or more, got \"many\""),
     ("batch_size", "-5", "training.batch_size: expected an integer, at least 1, got -5"),
 ];
