@@ -118,7 +118,7 @@ pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<Flee
                 break;
             }
             let is_last = until_s.is_some_and(|end_s| start_s + interval_s >= end_s);
-            let is_past = start_s + interval_s <= live_s;
+            let is_past = start_s + 2 * interval_s <= live_s;
             let rows = next_rows(&mut simulated, &mut truth, options, start_s);
             let round = SenderRound { start_s, rows, is_past, is_last };
             if !send_round(round, &rounds) {

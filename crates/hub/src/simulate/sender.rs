@@ -108,7 +108,7 @@ pub struct SenderState {
 pub struct SenderRound {
     pub start_s: u64,
     pub rows: Vec<HostRows>,
-    /// Whether the interval is in the past, so that entries may wait until a batch is full.
+    /// Whether the next interval is in the past too, so that entries may wait for a full batch.
     pub is_past: bool,
     /// Whether agents that are cut off send now too, because the simulation ends.
     pub is_last: bool,
