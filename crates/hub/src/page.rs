@@ -15,6 +15,11 @@ pub const HTML: PageFile =
     PageFile { content_type: "text/html; charset=utf-8", text: include_str!("page/page.html") };
 pub const SCRIPT: PageFile =
     PageFile { content_type: "text/javascript; charset=utf-8", text: include_str!("page/page.js") };
+/// What the scripts of all pages share.
+pub const SESSION: PageFile = PageFile {
+    content_type: "text/javascript; charset=utf-8",
+    text: include_str!("page/session.js"),
+};
 pub const CHARTS: PageFile = PageFile {
     content_type: "text/javascript; charset=utf-8",
     text: include_str!("page/charts.js"),

@@ -138,6 +138,7 @@ pub fn routes() -> Vec<HubRoute> {
         HubRoute { method: "get", path: "/hub/v1/me", role: None, handler: get(answer_caller) },
         HubRoute::file("/", &page::HTML),
         HubRoute::file("/page.js", &page::SCRIPT),
+        HubRoute::file("/session.js", &page::SESSION),
         HubRoute::file("/charts.js", &page::CHARTS),
         HubRoute::file("/doctor", &page::DOCTOR),
         HubRoute::file("/doctor.js", &page::DOCTOR_SCRIPT),

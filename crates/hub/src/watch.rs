@@ -72,7 +72,7 @@ struct DueTrace {
 }
 
 impl RunWatch {
-    /// Creates a watch that knows no interval yet.
+    /// Creates a watch. Its thread reads the history of runs when it starts.
     pub fn new(rules: WatchRules, folder: Arc<StoreFolder>, board: Arc<OrderBoard>) -> Self {
         Self { rules, folder, board, runs: BTreeMap::new() }
     }

@@ -296,7 +296,7 @@ pub struct ThroughHub {
 
 /// The URL of a hub on this host.
 const HUB: &str = "http://127.0.0.1:9470";
-/// Options that apply only if the agents are asked directly.
+/// Options that apply if this program asks the agents itself, and not if it asks the hub.
 const DIRECT: [&str; 9] =
     ["hosts", "slurm", "socket_dir", "pids", "run", "user", "with", "output", "size_max"];
 

@@ -26,7 +26,8 @@ use crate::time::DAY_S;
 const GAP_S: u64 = 600;
 /// Seconds after the end of its last row for which a GPU counts as held, at least.
 const FRESH_S: u64 = 300;
-/// Number of hours that are read at the start.
+/// Hours before the start of the hub whose rows are read, so that GPUs which have been idle for
+/// longer than the hub runs are known.
 const HISTORY_H: u64 = 24;
 /// Columns with the names of a run, in the order of [`RunNames`].
 const NAMES: [&str; 5] = ["run", "user", "workflow", "account", "partition"];

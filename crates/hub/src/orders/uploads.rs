@@ -211,7 +211,7 @@ fn stored_name(order: &HubOrder, host: &str, name: &str) -> String {
     if is_unique { name.to_owned() } else { format!("host-{at}-{name}") }
 }
 
-/// Computes the XXH3 of a file as 16 hexadecimal digits.
+/// Computes the checksum of a file, which is its XXH3 hash as 16 hexadecimal digits.
 fn checksum(path: &Path) -> Result<String, Error> {
     let mut file = File::open(path).map_err(Error::io(path, "open"))?;
     let (mut hash, mut block) = (Xxh3::new(), vec![0; BLOCK]);

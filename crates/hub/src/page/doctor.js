@@ -31,19 +31,6 @@ function go(change) {
   show();
 }
 
-async function ask(path, query) {
-  const token = sessionStorage.getItem('token');
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const answer = await fetch(`/hub/v1/${path}?${query}`, { headers });
-  if (answer.ok) return answer.json();
-  throw Object.assign(new Error(await answer.text()), { status: answer.status });
-}
-
-async function isKnown() {
-  const answer = await fetch('/hub/v1/me');
-  return answer.ok && (await answer.json()) !== null;
-}
-
 function bytes(value) {
   const at = Math.min(BYTES.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
   return `${amount(value / 1024 ** at)} ${BYTES[at]}`;
@@ -94,7 +81,7 @@ async function traces(state, answer) {
   const query = new URLSearchParams(time);
   runs.forEach((run) => query.append('run', run));
   const [findings, { orders }] = await Promise.all([
-    runs.length > 0 ? ask('findings', query) : { findings: [] }, ask('orders', new URLSearchParams(time))]);
+    runs.length > 0 ? fetchAnswer('findings', query) : { findings: [] }, fetchAnswer('orders', new URLSearchParams(time))]);
   const own = orders.filter((order) => (kind === 'run' ? order.run === name : order.progress.some((one) => one.host === name)));
   const link = (order) => (order.report?.startsWith('/hub/v1/traces/') ? el('a', { href: order.report, target: '_blank', rel: 'noopener', text: 'report' }) : '');
   const reports = new Map(orders.map((order) => [order.id, order]));
@@ -111,7 +98,7 @@ async function traces(state, answer) {
 
 async function load(state) {
   const query = new URLSearchParams({ [state.subject[0]]: state.subject[1], ...state.bounds }).toString();
-  if (known.query !== query) known = { query, answer: await ask('doctor', query) };
+  if (known.query !== query) known = { query, answer: await fetchAnswer('doctor', query) };
   return known.answer;
 }
 
@@ -143,27 +130,18 @@ async function draw(state) {
 
 async function show() {
   const turn = ++shown;
-  const [problem, login] = ['problem', 'login'].map((id) => document.getElementById(id));
   let nodes = [];
   try {
-    if (!sessionStorage.getItem('token') && !await isKnown()) throw Object.assign(new Error(''), { status: 401 });
+    await checkCaller();
     nodes = await draw(readState());
     if (turn !== shown) return;
-    login.hidden = problem.hidden = true;
+    showProblem(null);
   } catch (error) {
     if (turn !== shown) return;
-    login.hidden = error.status !== 401;
-    problem.textContent = error.message;
-    problem.hidden = error.message === '';
+    showProblem(error);
   }
   view.replaceChildren(...nodes.filter((node) => node));
   document.body.dataset.shown = turn;
 }
 
-document.getElementById('login').addEventListener('submit', (event) => {
-  event.preventDefault();
-  sessionStorage.setItem('token', document.getElementById('token').value.trim());
-  show();
-});
-addEventListener('popstate', show);
-show();
+startPage(show);

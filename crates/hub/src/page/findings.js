@@ -26,13 +26,6 @@ function table(heads, rows) {
     el('tbody', {}, ...rows.map((row) => el('tr', {}, ...row.map(cell))))));
 }
 
-async function ask(path, since) {
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem('token') ?? ''}` };
-  const answer = await fetch(`/hub/v1/${path}?${new URLSearchParams({ since })}`, { headers });
-  if (answer.ok) return answer.json();
-  throw Object.assign(new Error(await answer.text()), { status: answer.status });
-}
-
 const hours = (value) => (value >= 10 || value === 0 ? value.toFixed(0) : value.toPrecision(2));
 const time = (second) => new Date(second * 1000).toISOString().slice(0, 16).replace('T', ' ');
 
@@ -72,29 +65,18 @@ function shownOrders(orders, reports) {
 
 async function show() {
   const since = new URLSearchParams(location.search).get('since') ?? '7d';
-  const problem = document.getElementById('problem');
-  const login = document.getElementById('login');
-  if (!sessionStorage.getItem('token')) {
-    login.hidden = false;
-    return;
-  }
+  const query = new URLSearchParams({ since });
   try {
-    const [answer, { orders }] = await Promise.all([ask('findings', since), ask('orders', since)]);
+    await checkCaller();
+    const [answer, { orders }] = await Promise.all([fetchAnswer('findings', query), fetchAnswer('orders', query)]);
     const reports = new Map(orders.map((order) => [order.id, order.report]));
     view.replaceChildren(...shownFindings(answer, reports), ...shownOrders(orders, reports));
-    [problem.hidden, login.hidden] = [true, true];
+    showProblem(null);
     document.body.dataset.shown = 'yes';
   } catch (error) {
     view.replaceChildren();
-    problem.textContent = error.message;
-    problem.hidden = false;
-    login.hidden = error.status !== 401 && error.status !== 403;
+    showProblem(error);
   }
 }
 
-document.getElementById('login').addEventListener('submit', (event) => {
-  event.preventDefault();
-  sessionStorage.setItem('token', document.getElementById('token').value.trim());
-  show();
-});
-show();
+startPage(show);

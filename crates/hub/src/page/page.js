@@ -1,6 +1,6 @@
 'use strict';
 // Shows where the GPU time of a fleet goes. The address holds what is shown, and sessionStorage the
-// token. `charts.js` draws.
+// token. `session.js` asks the hub, and `charts.js` draws.
 
 const DIMENSIONS = ['workflow', 'user', 'run', 'pool', 'model', 'host'];
 const CONTROLS = [
@@ -55,21 +55,11 @@ function go(change) {
   show();
 }
 
-// Whether a proxy between the browser and the hub has named the user.
-async function isKnown() {
-  const answer = await fetch('/hub/v1/me');
-  return answer.ok && (await answer.json()) !== null;
-}
-
-async function ask(state, what, options, weeksBefore = 0) {
+function ask(state, what, options, weeksBefore = 0) {
   const [since, until] = state.range.map((time) => time - weeksBefore * WEEK);
   const query = new URLSearchParams({ since, until, weight: state.weight, ...options });
   state.selection.forEach(([dimension, name]) => query.append(dimension, name));
-  const token = sessionStorage.getItem('token');
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const answer = await fetch(`/hub/v1/${what}?${query}`, { headers });
-  if (answer.ok) return answer.json();
-  throw Object.assign(new Error(await answer.text()), { status: answer.status });
+  return fetchAnswer(what, query);
 }
 
 // Moves the parts that were not observed to the active one, if they count as active.
@@ -321,20 +311,18 @@ async function show() {
   const turn = ++shown;
   const state = readState();
   showControls(state);
-  const [problem, login, loading] = ['problem', 'login', 'loading'].map((id) => document.getElementById(id));
+  const loading = document.getElementById('loading');
   loading.hidden = false;
   view.setAttribute('aria-busy', 'true');
   let nodes = [];
   try {
-    if (!sessionStorage.getItem('token') && !await isKnown()) throw Object.assign(new Error(''), { status: 401 });
+    await checkCaller();
     nodes = await VIEWS[state.view](state);
     if (turn !== shown) return;
-    login.hidden = problem.hidden = true;
+    showProblem(null);
   } catch (error) {
     if (turn !== shown) return;
-    login.hidden = error.status !== 401;
-    problem.textContent = error.message;
-    problem.hidden = error.message === '';
+    showProblem(error);
   }
   const chips = state.selection.map(([dimension, name], at) => el('button', {
     type: 'button', text: `${dimension}: ${name} ×`, 'aria-label': `Remove ${dimension} ${name}`,
@@ -349,16 +337,4 @@ async function show() {
   document.body.dataset.shown = turn;
 }
 
-document.getElementById('login').addEventListener('submit', (event) => {
-  event.preventDefault();
-  sessionStorage.setItem('token', document.getElementById('token').value.trim());
-  show();
-});
-addEventListener('popstate', show);
-// `rowmill-hub demo` opens the page with its token behind the #, which no browser sends to the hub.
-const given = new URLSearchParams(location.hash.slice(1)).get('token');
-if (given) {
-  sessionStorage.setItem('token', given);
-  history.replaceState(null, '', location.pathname + location.search);
-}
-show();
+startPage(show);

@@ -91,7 +91,7 @@ pub fn ahead_s(at: u64, faults: &[SimulatedFault]) -> u64 {
     if fault(at, faults) == Some(SimulatedFault::Ahead) { AHEAD_S } else { 0 }
 }
 
-/// Changes the rows of a host with a fault.
+/// Changes the rows of a host as its fault would. Without a fault, they stay as they are.
 pub fn change(fault: Option<SimulatedFault>, own: &mut HostInterval, gpus: &mut [GpuInterval]) {
     let length_s = f64::from(own.length_s);
     match fault {

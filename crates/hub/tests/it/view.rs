@@ -207,7 +207,7 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
         browser.load(&address);
         browser.value(wait);
         assert_eq!(text(&mut browser), shown);
-        assert_eq!(browser.value("document.querySelectorAll('script').length"), 2);
+        assert_eq!(browser.value("document.querySelectorAll('script').length"), 3);
         // Every view is named by its address.
         for (view, text_of_view) in [
             ("time&bound=upper", "SM active, by user"),

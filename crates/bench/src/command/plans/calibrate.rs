@@ -52,7 +52,7 @@ const DISTRIBUTIONS: [[usize; 3]; 5] =
 const MESSAGES: [usize; 4] = [1 << 10, 1 << 15, 1 << 19, 1 << 22];
 /// Measurements of each kind, of which the median counts.
 const REPEATS: usize = 15;
-/// Rows, and values of a row, that are written into a sum over ranks.
+/// Number of rows, and of values in each, of the sum over ranks whose time is measured.
 const SUMMED_ROWS: usize = 40_000;
 const SUMMED_DIM: usize = 16;
 /// Samples of the steps whose dense layers are measured.

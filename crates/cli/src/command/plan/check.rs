@@ -320,8 +320,8 @@ fn differences(found: &PlanCheck, times: &RunTimes) -> Vec<StageDifference> {
     Stage::ALL.into_iter().filter_map(difference).collect()
 }
 
-/// Returns what it means that a stage takes longer than predicted. `is_only_wait` holds for an
-/// exchange that takes no longer than predicted on the rank that waits least.
+/// Returns what it means that a stage takes longer than predicted. `is_only_wait` is true if the
+/// exchange itself was as fast as predicted, so that the other ranks only waited in it.
 fn meaning_of_longer(stage: Stage, is_only_wait: bool) -> &'static str {
     match stage {
         Stage::InputDist => {

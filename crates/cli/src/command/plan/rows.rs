@@ -16,7 +16,7 @@ pub struct RankRow {
     host: usize,
     /// Number of tables of which the rank holds a part that is not replicated.
     tables: usize,
-    /// Bytes of weights and optimizer states.
+    /// Bytes of the weights and optimizer states of tables on the rank.
     table_bytes: u64,
     total_bytes: u64,
     lookup_ns: f64,

@@ -1,0 +1,44 @@
+'use strict';
+// What all pages share: they ask the hub with the token of this tab, or as the user whom a proxy
+// names, and show the form for a token where the hub knows neither.
+
+// Asks the hub. An error has the HTTP status of the refusal.
+async function fetchAnswer(what, query) {
+  const token = sessionStorage.getItem('token');
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(`/hub/v1/${what}?${query}`, { headers });
+  if (answer.ok) return answer.json();
+  throw Object.assign(new Error(await answer.text()), { status: answer.status });
+}
+
+// Fails if this tab has no token, and no proxy between the browser and the hub names the user.
+async function checkCaller() {
+  if (sessionStorage.getItem('token')) return;
+  const answer = await fetch('/hub/v1/me');
+  if (!answer.ok || (await answer.json()) === null) throw Object.assign(new Error(''), { status: 401 });
+}
+
+// Shows an error and, if another token may help, the form for it. Without an error, hides both.
+function showProblem(error) {
+  const [problem, login] = ['problem', 'login'].map((id) => document.getElementById(id));
+  login.hidden = error?.status !== 401 && error?.status !== 403;
+  problem.textContent = error?.message ?? '';
+  problem.hidden = problem.textContent === '';
+}
+
+// Shows a page now, and again with each new token and address.
+function startPage(show) {
+  document.getElementById('login').addEventListener('submit', (event) => {
+    event.preventDefault();
+    sessionStorage.setItem('token', document.getElementById('token').value.trim());
+    show();
+  });
+  addEventListener('popstate', show);
+  // `rowmill-hub demo` opens a page with its token behind the #, which no browser sends to the hub.
+  const given = new URLSearchParams(location.hash.slice(1)).get('token');
+  if (given) {
+    sessionStorage.setItem('token', given);
+    history.replaceState(null, '', location.pathname + location.search);
+  }
+  show();
+}
