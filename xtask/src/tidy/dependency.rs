@@ -118,7 +118,8 @@ const OWNERS: [(&[&str], &[&str]); 18] = [
 
 /// Dependencies that are listed only for their features. `rowmill` enables the features that the
 /// agent and the tests need, so that a shared dependency is compiled only once.
-const FOR_FEATURES: &[&str] = &["http", "once_cell", "serde_core", "smallvec"];
+const FOR_FEATURES: &[&str] =
+    &["http", "memchr", "once_cell", "proc-macro2", "quote", "serde_core", "smallvec"];
 
 /// Checks the manifest of every package.
 ///
