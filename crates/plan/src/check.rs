@@ -114,9 +114,9 @@ fn compare(predicted: &StepPrice, measured: &[MeasuredRank]) -> HostRatios {
         }))
     };
     HostRatios {
-        lookup: computed(Stage::EmbeddingForward),
-        update: computed(Stage::EmbeddingBackward),
+        lookup: computed(Stage::Lookup),
+        update: computed(Stage::EmbeddingUpdate),
         dense: computed(Stage::Dense),
-        exchange: exchanged([Stage::OutputDist, Stage::GradientDist]),
+        exchange: exchanged([Stage::PooledExchange, Stage::GradientExchange]),
     }
 }
