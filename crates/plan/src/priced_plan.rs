@@ -162,6 +162,20 @@ impl<'a> PricedPlan<'a> {
         self.last = None;
     }
 
+    /// Places all tables as another plan does, unless the search is ended meanwhile. Returns whether
+    /// all tables were placed.
+    #[must_use]
+    pub fn adopt_unless_ended(&mut self, plan: &CandidatePlan) -> bool {
+        for (table, placement) in plan.placements.iter().enumerate() {
+            if self.watch.is_ended() {
+                return false;
+            }
+            self.place(table, placement.clone());
+        }
+        self.last = None;
+        true
+    }
+
     fn send_to_pricer(&mut self, table: usize, placement: &Placement) {
         let id = TableId(table as u32);
         self.tiles.clear();

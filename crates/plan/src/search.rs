@@ -162,16 +162,19 @@ fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<Found
             Start::Given(plan) => plan.clone(),
             Start::Proposal(rule) => proposals.plan(priced, rule),
         };
-        priced.adopt(&plan);
+        if !priced.adopt_unless_ended(&plan) {
+            // The first start is kept, so that there is a plan.
+            if !starts.is_empty() {
+                break;
+            }
+            priced.adopt(&plan);
+        }
         let score = priced.score();
         if let Start::Baseline(baseline) = start {
             let (plan, cost, fits) = (plan.clone(), priced.cost(), score.overflow == 0);
             baselines.push(BaselinePlan { baseline, plan, cost, fits });
         }
         starts.push((score, plan));
-        if priced.watch().is_ended() {
-            break;
-        }
     }
     if starts.iter().all(|start| start.0.overflow > 0) {
         let enough = priced.capacity();

@@ -71,12 +71,16 @@ fn find_largest_batch(priced: &PricedPlan<'_>) -> Result<Option<usize>, Error> {
         config.training.batch_size = batch_size;
         has_fitting_plan(PlanProblem { config: &config, ..*problem }, priced.watch())
     };
-    let current = priced.pricer().max_batch_size(priced.capacity());
-    let (mut low, mut high) = match current {
-        Some(batch) if fits(batch)? => (batch, problem.config.training.batch_size),
-        // Without a batch of this plan, the weights alone are too large.
-        _ => return Ok(None),
-    };
+    // Without a batch of this plan, the weights alone are too large.
+    let Some(mut low) = priced.pricer().max_batch_size(priced.capacity()) else { return Ok(None) };
+    let mut high = problem.config.training.batch_size;
+    // With another batch, the search may end at a plan that needs more memory than this one.
+    while !fits(low)? {
+        if low <= 1 {
+            return Ok(None);
+        }
+        (low, high) = (low - low.div_ceil(8), low);
+    }
     while high.saturating_sub(low) > low.div_ceil(BATCH_SHARE) {
         let middle = low.midpoint(high);
         if fits(middle)? { low = middle } else { high = middle }

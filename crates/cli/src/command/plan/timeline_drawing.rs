@@ -25,7 +25,7 @@ const KINDS: [(&str, &str); 6] = [
     ("copy", "#8c8c8c"),
     ("input_distribution", "#c0504d"),
     ("lookup, embedding_update", "#6aa56a"),
-    ("pooled_, gradient_exchange", "#d98a3d"),
+    ("pooled_exchange, gradient_exchange", "#d98a3d"),
     ("dense", "#4878a8"),
     ("all_reduce, dense_update", "#8a6bb1"),
 ];
