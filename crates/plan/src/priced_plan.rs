@@ -162,8 +162,8 @@ impl<'a> PricedPlan<'a> {
         self.last = None;
     }
 
-    /// Places all tables as another plan does, unless the search is ended meanwhile. Returns whether
-    /// all tables were placed.
+    /// Places all tables as another plan does, unless the search is ended meanwhile. Returns
+    /// whether all tables were placed.
     #[must_use]
     pub fn adopt_unless_ended(&mut self, plan: &CandidatePlan) -> bool {
         for (table, placement) in plan.placements.iter().enumerate() {

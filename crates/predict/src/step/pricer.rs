@@ -370,8 +370,8 @@ impl<'a> StepPricer<'a> {
         times
     }
 
-    /// Returns the times in which a rank copies vectors for other ranks into messages, and gradients
-    /// out of messages.
+    /// Returns the times in which a rank copies vectors for other ranks into messages, and
+    /// gradients out of messages.
     fn message_copies(&self, rank: usize) -> [Estimate; 2] {
         if self.loads.len() < 2 {
             return [Estimate::default(); 2];
@@ -394,6 +394,18 @@ impl<'a> StepPricer<'a> {
     fn copied(&self, values: f64) -> Estimate {
         let price = |host: &HostCosts| host.price_copy(2.0 * VALUE * values);
         self.host.as_ref().map_or_else(Estimate::default, price)
+    }
+
+    /// Returns the times for which a rank computes within its exchanges of pooled vectors and of
+    /// gradients: it copies messages, and sums gradients of replicated tables. Waits are left out.
+    ///
+    /// # Panics
+    /// Panics if the rank does not exist.
+    #[must_use]
+    pub fn exchange_copies(&self, rank: Rank) -> [Estimate; 2] {
+        let [sent, received] = self.message_copies(rank.index());
+        let copies = self.sample_copies();
+        [sent.plus(copies), received.plus(copies).plus(self.replica_gradients())]
     }
 
     /// Returns the time by which each stage lengthens the step, in the order of [`Stage::ALL`].

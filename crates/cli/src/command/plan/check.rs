@@ -198,6 +198,7 @@ impl RunTimes {
             stages_ns: std::array::from_fn(|stage| {
                 1e6 * mean(rank, &|timing| stage_ms(timing)[stage])
             }),
+            copies_ns: [0, 1].map(|at| 1e6 * mean(rank, &|timing| copies_ms(timing)[at])),
             step_ns: 1e6 * mean(rank, &|timing| timing.step_ms),
         };
         let steps: Vec<f64> = warm.iter().map(|one| one.timing[0].step_ms).collect();
@@ -219,6 +220,14 @@ fn stage_ms(timing: &RankTiming) -> [f64; STAGES] {
         timing.all_reduce_ms,
         timing.gradient_exchange_ms,
         timing.update_ms,
+    ]
+}
+
+/// Returns the times of the exchanges of pooled vectors and of gradients without waits.
+fn copies_ms(timing: &RankTiming) -> [f64; 2] {
+    [
+        timing.pooled_exchange_ms - timing.exposed_pooled_exchange_ms,
+        timing.gradient_exchange_ms - timing.exposed_gradient_exchange_ms,
     ]
 }
 
@@ -282,7 +291,7 @@ impl CheckReport {
         let CorrectedPrices { lookup, embedding_update, dense, exchange } = self.ratios;
         console.say(format_args!(
             "measured ÷ predicted time, without waits: lookup {lookup:.2}, \
-             embedding_update {embedding_update:.2}, dense {dense:.2}, exchanges {exchange:.2}"
+             embedding_update {embedding_update:.2}, dense {dense:.2}, copies of messages {exchange:.2}"
         ));
         console.say(format_args!(
             "with prices multiplied by these ratios, the predicted step of this plan is {}; its \
