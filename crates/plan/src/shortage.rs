@@ -17,7 +17,7 @@ const MOST_RANKS: u32 = 1024;
 /// Number of tables whose constraints are dropped in turn if no plan fits, the largest first.
 const RELAXED_TABLES: usize = 4;
 /// Share by which the largest batch may be larger than the one that is found.
-const BATCH_SHARE: usize = 64;
+const BATCH_SHARE: usize = 32;
 
 /// Names the memory that the current plan, the one with the least memory, lacks, and the smallest
 /// changes with which a plan fits.
@@ -30,6 +30,9 @@ pub fn describe(priced: &PricedPlan<'_>) -> Result<MemoryShortage, Error> {
     let memory = priced.pricer().rank_memory(rank);
     let (needed, reserved) = (memory.total(), problem.constraints.reserve_bytes);
     let memory_bytes = problem.conditions.topology.device.memory_bytes;
+    let binding = find_binding_constraints(priced)?;
+    // Where constraints bind, more hosts seldom help, and trying a thousand ranks takes long.
+    let hosts = if binding.is_none() { find_least_hosts(priced)? } else { None };
     Ok(MemoryShortage {
         rank: rank.0,
         kind: memory.largest().0,
@@ -37,9 +40,9 @@ pub fn describe(priced: &PricedPlan<'_>) -> Result<MemoryShortage, Error> {
         memory: memory_bytes,
         reserved,
         reserve: memory_bytes.checked_sub(needed).filter(|_| reserved > 0),
-        constraints: find_binding_constraints(priced)?,
+        constraints: binding,
         batch: find_largest_batch(priced)?,
-        hosts: find_least_hosts(priced)?,
+        hosts,
     })
 }
 
