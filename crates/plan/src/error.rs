@@ -60,7 +60,7 @@ pub struct MemoryShortage {
     pub reserve: Option<u64>,
     /// Constraints on layouts, ranks and pinned tables without which a plan fits.
     pub constraints: Option<BindingConstraints>,
-    /// Largest batch of all ranks with which a plan fits.
+    /// Batch of all ranks with which a plan fits, and nearly the largest one.
     pub batch: Option<usize>,
     /// Least number of hosts on which a plan fits.
     pub hosts: Option<u32>,

@@ -28,6 +28,9 @@ pub fn has_fitting_plan(problem: PlanProblem<'_>, watch: SearchWatch<'_>) -> Res
     let Ok(allowed) = AllowedLayouts::new(&problem, priced.hosts()) else { return Ok(false) };
     priced.watch_by(watch);
     let enough = priced.capacity();
+    if enough == 0 {
+        return Ok(false);
+    }
     let peak_bytes = place_in_least_memory(&mut priced, &allowed, enough);
     if priced.watch().is_ended() { Err(Error::Ended) } else { Ok(peak_bytes <= enough) }
 }
