@@ -106,7 +106,7 @@ def predict(rowmill, learned, folder, tiles):
         path.write_text(config(own))
         command = [rowmill, "predict", "step", "--model", path, "--hardware", learned, "--by", "rank", "--format", "json"]
         row = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)[0]
-        times.append((row["lookup_ns"] + row["update_ns"]) / 1e6)
+        times.append((row["lookup_ns"] + row["embedding_update_ns"]) / 1e6)
     return times
 
 

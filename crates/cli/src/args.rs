@@ -60,7 +60,7 @@ pub use predict::{
     DrawOptions, FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext,
     PredictResize, PredictServe, PredictStep, PredictWhatIf, StepRows, StepSelection,
 };
-pub use priced::{DenseKernelsChoice, PrecisionChoice, PricedKernels};
+pub use priced::{DenseKernelsChoice, PrecisionChoice, PricedHost, PricedKernels};
 pub use report::ReportArgs;
 pub use scope::check_scopes;
 pub use sweep::{PredictSweep, each};

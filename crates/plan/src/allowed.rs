@@ -281,7 +281,22 @@ fn check_placement(
         let expected = "each row block of a column part on another rank".to_owned();
         return refuse(expected, format!("ranks {}", rank_list(part)));
     }
+    let kind = placement.layout.kind();
+    let is_cut = !matches!(placement.layout, Layout::Table | Layout::Replicated);
+    if is_cut && ranks.iter().all(|rank| *rank == ranks[0]) {
+        let expected = format!("several ranks for the parts of the layout {}", kind.name());
+        let got = format!("rank {} alone, where the layout is table", ranks[0].0);
+        return refuse(expected, got);
+    }
     let is_by_host = matches!(placement.layout, Layout::TableRow | Layout::Grid { .. });
+    let host_count = hosts.host_count() as u64;
+    if is_by_host && host_count < 2 {
+        let expected = format!("several hosts for the layout {}", kind.name());
+        return refuse(
+            expected,
+            format!("{}, where the layout is row or column", counted(host_count, "host")),
+        );
+    }
     let spans_hosts =
         |part: &[Rank]| part.iter().any(|rank| hosts.host(*rank) != hosts.host(part[0]));
     if is_by_host && ranks.chunks(blocks.max(1)).any(spans_hosts) {

@@ -8,7 +8,7 @@ mod demand;
 mod setting;
 
 use predict::calibration::Calibration;
-use predict::step::host::predict_stage_hosts;
+use predict::step::host::{DenseUpdateCalls, predict_stage_hosts};
 use predict::step::{Conditions, StepPricer};
 use predict::workload::Workload;
 use schema::TableRow;
@@ -97,7 +97,8 @@ pub fn simulate(
     case: LaunchCase,
 ) -> Result<SimulatedCase, Error> {
     let pricer = StepPricer::new(workload, conditions)?;
-    let stages = launch_plan::list_stages(&pricer, &predict_stage_hosts(workload, host), case.plan);
+    let hosts = predict_stage_hosts(workload, host, DenseUpdateCalls::Grouped);
+    let stages = launch_plan::list_stages(&pricer, &hosts, case.plan);
     let step = launched::simulate(&stages);
     let changed = |change: &dyn Fn(&mut LaunchedStage)| {
         let mut stages = stages.clone();

@@ -235,7 +235,7 @@ const TRIED_TABLES: usize = 8;
 pub fn repair(priced: &mut PricedPlan<'_>, allowed: &AllowedLayouts, sizes: &[TableSizes]) {
     for _ in 0..2 * sizes.len() + 16 {
         let score = priced.score();
-        if score.overflow == 0 {
+        if score.overflow == 0 || priced.watch().is_ended() {
             return;
         }
         let fullest = priced.fullest_rank();

@@ -4,7 +4,7 @@
 use kernel_model::host_costs::{HostCosts, HostRatios};
 use predict::step::{Conditions, STAGES, Stage, StepPrice, StepPricer};
 use predict::workload::Workload;
-use schema::ShardingPlan;
+use schema::{Rank, ShardingPlan};
 
 use crate::error::Error;
 use crate::placement::CandidatePlan;
@@ -21,6 +21,9 @@ const LEAST_GAIN: f64 = 0.02;
 pub struct MeasuredRank {
     /// In the order of [`Stage::ALL`].
     pub stages_ns: [f64; STAGES],
+    /// Part of the exchanges of pooled vectors and of gradients in which the rank copied messages
+    /// and did not wait.
+    pub copies_ns: [f64; 2],
     pub step_ns: f64,
 }
 
@@ -69,8 +72,14 @@ pub fn check(
         let workload = Workload { config, plan, features };
         Ok::<_, Error>(StepPricer::new(workload, conditions)?.into_price())
     };
-    let predicted = price(run_plan, Conditions { host: Some(costs), ..problem.conditions })?;
-    let ratios = compare(&predicted, measured);
+    let workload = Workload { config, plan: run_plan, features };
+    let conditions = Conditions { host: Some(costs), ..problem.conditions };
+    let pricer = StepPricer::new(workload, conditions)?;
+    let ranks = (0..measured.len() as u32).map(Rank);
+    let copies_ns: Vec<[f64; 2]> =
+        ranks.map(|rank| pricer.exchange_copies(rank).map(|time| time.mean_ns)).collect();
+    let predicted = pricer.into_price();
+    let ratios = compare(&predicted, &copies_ns, measured);
     let corrected = costs.scaled(&ratios);
     let conditions = Conditions { host: Some(&corrected), ..problem.conditions };
     let measured_ns =
@@ -92,9 +101,10 @@ pub fn check(
 
 /// Returns measured ÷ predicted times. A stage without a predicted time has the ratio 1.
 ///
-/// Times of computation are summed over ranks. The measured time of an exchange contains the wait
-/// for slower ranks, which is not a price, so the rank that waited least counts.
-fn compare(predicted: &StepPrice, measured: &[MeasuredRank]) -> HostRatios {
+/// Times are summed over ranks. Of exchanges, only the copies of messages count. The rest is
+/// waiting, mostly for slower ranks, which is not a price. On one host a message is a copy, so the
+/// ratio of copies also corrects the price of the link.
+fn compare(predicted: &StepPrice, copies_ns: &[[f64; 2]], measured: &[MeasuredRank]) -> HostRatios {
     let ranks = || predicted.ranks.iter().zip(measured);
     let ratio = |[predicted_ns, measured_ns]: [f64; 2]| {
         let is_known = predicted_ns > 0.0 && measured_ns > 0.0;
@@ -106,17 +116,14 @@ fn compare(predicted: &StepPrice, measured: &[MeasuredRank]) -> HostRatios {
             [predicted_ns + predicted.stages[at].mean_ns, measured_ns + measured.stages_ns[at]]
         }))
     };
-    let exchanged = |stages: [Stage; 2]| {
-        ratio(stages.into_iter().fold([0.0; 2], |[predicted_ns, measured_ns], stage| {
-            let at = stage as usize;
-            let least = ranks().map(|rank| rank.1.stages_ns[at]).fold(f64::INFINITY, f64::min);
-            [predicted_ns + predicted.stages[at].mean_ns, measured_ns + least]
-        }))
-    };
+    let sums = copies_ns.iter().zip(measured).fold([0.0; 2], |sums, (predicted, measured)| {
+        let own = [predicted, &measured.copies_ns].map(|copies| copies.iter().sum::<f64>());
+        [sums[0] + own[0], sums[1] + own[1]]
+    });
     HostRatios {
-        lookup: computed(Stage::EmbeddingForward),
-        update: computed(Stage::EmbeddingBackward),
+        lookup: computed(Stage::Lookup),
+        update: computed(Stage::EmbeddingUpdate),
         dense: computed(Stage::Dense),
-        exchange: exchanged([Stage::OutputDist, Stage::GradientDist]),
+        exchange: ratio(sums),
     }
 }

@@ -26,6 +26,9 @@ pub enum Error {
     NoTables,
     #[error("pinned table {table:?}: expected {expected}, got {got}")]
     Pinned { table: String, expected: String, got: String },
+    /// The observer ended the search before it found a plan that fits into memory.
+    #[error("the search was ended before it found a plan")]
+    Ended,
     /// The search found no plan that fits into memory.
     #[error("{0}")]
     Memory(MemoryShortage),
@@ -40,10 +43,11 @@ pub enum BindingConstraints {
     Several,
 }
 
-/// Memory that the best plan of a search lacks, and the smallest changes that would make it fit.
+/// Memory that the plan with the least memory lacks, and the smallest changes with which the search
+/// finds a plan that fits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryShortage {
-    /// Rank that lacks most.
+    /// Fullest rank of the plan with the least memory.
     pub rank: u32,
     /// Largest part of the rank's memory.
     pub kind: &'static str,
@@ -52,13 +56,13 @@ pub struct MemoryShortage {
     pub memory: u64,
     /// Bytes that the constraints reserve on each rank.
     pub reserved: u64,
-    /// Reserve that makes the plan fit, if the reserve of the constraints is the cause.
+    /// Largest reserve with which a plan fits, if the reserve of the constraints is the cause.
     pub reserve: Option<u64>,
     /// Constraints on layouts, ranks and pinned tables without which a plan fits.
     pub constraints: Option<BindingConstraints>,
-    /// Largest batch of all ranks that fits under the plan.
+    /// Batch of all ranks with which a plan fits, and nearly the largest one.
     pub batch: Option<usize>,
-    /// Least number of hosts on which a heuristic plan fits.
+    /// Least number of hosts on which a plan fits.
     pub hosts: Option<u32>,
 }
 
@@ -68,10 +72,19 @@ pub fn name_part(kind: &'static str) -> &'static str {
     if kind == "reserve" { "the context of the device and its libraries" } else { kind }
 }
 
+/// Rounds bytes up to a tenth of the unit in which they are printed, so that what is printed is
+/// enough.
+fn round_up(bytes: u64) -> Bytes {
+    let unit = 1u64 << (10 * (bytes.max(1).ilog2() / 10));
+    let tenths = u128::from(bytes) * 10;
+    let rounded = tenths.div_ceil(u128::from(unit)) * u128::from(unit);
+    Bytes(u64::try_from(rounded.div_ceil(10)).unwrap_or(u64::MAX))
+}
+
 impl std::fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let capacity = Bytes(self.memory.saturating_sub(self.reserved));
-        let lacking = Bytes(self.needed.saturating_add(self.reserved).saturating_sub(self.memory));
+        let lacking = self.needed.saturating_add(self.reserved).saturating_sub(self.memory);
         write!(f, "memory of rank {}: expected at most {capacity}", self.rank)?;
         if self.reserved > 0 {
             write!(f, " beside the {} of plan.reserve_bytes", Bytes(self.reserved))?;
@@ -81,8 +94,9 @@ impl std::fmt::Display for MemoryShortage {
             BindingConstraints::Several => "no constraints on tables".to_owned(),
         });
         let changes: Vec<String> = [
-            Some(format!("{lacking} more memory per rank")),
-            self.reserve.map(|reserve| format!("{} of plan.reserve_bytes", Bytes(reserve))),
+            Some(format!("{} more memory per rank", round_up(lacking))),
+            // The bytes are typed, so they are not rounded.
+            self.reserve.map(|reserve| format!("plan.reserve_bytes = {reserve}")),
             constraints,
             self.batch.map(|batch| format!("a batch of {batch}")),
             self.hosts.map(|hosts| counted(u64::from(hosts), "host")),

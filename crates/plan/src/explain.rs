@@ -8,7 +8,7 @@ use crate::allowed::AllowedLayouts;
 use crate::error::Error;
 use crate::layout::LayoutKind;
 use crate::placement::{CandidatePlan, Placement};
-use crate::priced_plan::{PricedPlan, RankMeasure, first_plan};
+use crate::priced_plan::{PlanScore, PricedPlan, RankMeasure, first_plan};
 use crate::problem::PlanProblem;
 
 /// Difference of steps in nanoseconds below which they count as equal.
@@ -31,7 +31,9 @@ pub enum PlacementReason {
     },
     /// No other placement of the table alone gives a faster step.
     Fastest,
-    /// Another placement that fits is faster. The plan was not searched for this problem, or not
+    /// Others take less time on the devices, but the host hides it, and they need more memory.
+    Hidden,
+    /// Another placement that fits is better. The plan was not searched for this problem, or not
     /// for long enough.
     NotFastest,
 }
@@ -42,6 +44,8 @@ pub struct AlternativePlacement {
     pub placement: Placement,
     pub cost: StepCost,
     pub fits: bool,
+    /// Whether a search prefers this placement.
+    pub is_better: bool,
     /// Nanoseconds by which this placement would lengthen the step if the host took no time.
     pub added_ns: f64,
     /// Nanoseconds by which each stage would lengthen the step more, in the order of
@@ -87,7 +91,8 @@ pub fn explain(
     let mut priced = PricedPlan::new(*problem, &first)?;
     priced.adopt(plan);
     let placement = plan.placements[at].clone();
-    let (cost, stages) = (priced.cost(), priced.pricer().stages());
+    let before =
+        CostBefore { score: priced.score(), cost: priced.cost(), stages: priced.pricer().stages() };
     let mut alternatives: Vec<AlternativePlacement> = Vec::new();
     let mut shortage = None;
     for kind in LayoutKind::ALL {
@@ -99,7 +104,7 @@ pub fn explain(
                 if !priced.place(at, other.clone()) {
                     continue;
                 }
-                let tried = alternative(&priced, other, cost, &stages);
+                let tried = alternative(&priced, other, &before);
                 if !tried.fits && tried.added_ns <= -EQUAL_NS && shortage.is_none() {
                     shortage = Some(describe_memory(&priced));
                 }
@@ -121,16 +126,27 @@ pub fn explain(
     });
     alternatives.sort_by(order);
     let is_faster = |other: &AlternativePlacement| other.fits && other.added_ns <= -EQUAL_NS;
+    let is_better = |other: &AlternativePlacement| is_faster(other) && other.is_better;
     let reason = if is_pinned {
         PlacementReason::Pinned
     } else if allowed.choices(at).len() == 1 {
         PlacementReason::OnlyLayout
-    } else if alternatives.iter().any(is_faster) {
+    } else if alternatives.iter().any(is_better) {
         PlacementReason::NotFastest
+    } else if alternatives.iter().any(is_faster) {
+        PlacementReason::Hidden
     } else {
         shortage.unwrap_or(PlacementReason::Fastest)
     };
+    let CostBefore { cost, stages, .. } = before;
     Ok(TableExplanation { table: table.to_owned(), placement, reason, cost, stages, alternatives })
+}
+
+/// The cost of a plan before a table is placed elsewhere.
+struct CostBefore {
+    score: PlanScore,
+    cost: StepCost,
+    stages: [Estimate; STAGES],
 }
 
 /// Returns the tiles of a placement, of which a replicated table has none.
@@ -143,16 +159,17 @@ fn tiles(placement: &Placement, table: &TableConfig) -> Vec<Tile> {
 fn alternative(
     priced: &PricedPlan<'_>,
     placement: Placement,
-    before: StepCost,
-    stages_before: &[Estimate; STAGES],
+    before: &CostBefore,
 ) -> AlternativePlacement {
     let (cost, stages) = (priced.cost(), priced.pricer().stages());
+    let added = |at: usize| stages[at].mean_ns - before.stages[at].mean_ns;
     AlternativePlacement {
         placement,
         cost,
         fits: cost.peak_bytes <= priced.capacity(),
-        added_ns: cost.device_ns - before.device_ns,
-        added_stages_ns: std::array::from_fn(|at| stages[at].mean_ns - stages_before[at].mean_ns),
+        is_better: priced.score().order(&before.score).is_lt(),
+        added_ns: cost.device_ns - before.cost.device_ns,
+        added_stages_ns: std::array::from_fn(added),
     }
 }
 

@@ -16,7 +16,6 @@ pub struct LaunchPlan {
     pub input: InputThread,
     pub dense: DenseLaunches,
     pub rounds: InputRounds,
-    pub updates: DenseUpdateCalls,
     /// Number of lookups and of updates that the host launches one by one: 1 if a kernel serves all
     /// tables of a rank.
     pub embedding_calls: u32,
@@ -29,17 +28,14 @@ impl LaunchPlan {
         input: InputThread::Shared,
         dense: DenseLaunches::Eager,
         rounds: InputRounds::One,
-        updates: DenseUpdateCalls::ByLayer,
         embedding_calls: 1,
     };
 
     /// TorchRec's pipeline before the optimizations of its text: one thread launches the input
-    /// distribution behind the dense layers, and waits for the sizes of its messages. Optimizers
-    /// of PyTorch 2 update the parameters of a GPU in groups.
+    /// distribution behind the dense layers, and waits for the sizes of its messages.
     pub const TORCHREC: Self = Self {
         order: LaunchOrder::InputBehindDense,
         rounds: InputRounds::Three,
-        updates: DenseUpdateCalls::Grouped,
         ..Self::IN_GRAPH_ORDER
     };
 }
@@ -67,14 +63,6 @@ pub enum DenseLaunches {
     Eager,
     /// One call launches them as a CUDA graph.
     Graph,
-}
-
-/// How the updates of dense weights are launched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DenseUpdateCalls {
-    ByLayer,
-    /// The operators of one layer's update serve all layers.
-    Grouped,
 }
 
 /// The exchanges of an input distribution.
@@ -113,7 +101,7 @@ pub fn list_stages(
     let mut listed = Vec::new();
     // Position of the last part of each stage in the list.
     let mut position = Vec::new();
-    let (mut is_graph_launched, mut is_updated) = (false, false);
+    let mut is_graph_launched = false;
     for stage in &ordered {
         let mut launched = LaunchedStage {
             name: stage.stage.to_string(),
@@ -131,11 +119,6 @@ pub fn list_stages(
         if plan.dense == DenseLaunches::Graph && is_dense(stage.stage) {
             launched.host_ns = if is_graph_launched { 0.0 } else { hosts.graph_ns };
             is_graph_launched = true;
-        }
-        if plan.updates == DenseUpdateCalls::Grouped && matches!(stage.stage, Stage::DenseUpdate(_))
-        {
-            launched.host_ns = if is_updated { 0.0 } else { hosts.call_ns(stage.stage) };
-            is_updated = true;
         }
         if stage.stage == Stage::InputDistribution && plan.rounds != InputRounds::One {
             push_rounds(&mut listed, &launched, rounds_ns, plan.rounds);

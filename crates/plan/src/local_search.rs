@@ -1,7 +1,5 @@
 //! Local search: changes of single tables that lower the predicted step, from several starts.
 
-use std::ops::ControlFlow;
-
 use schema::random::CounterRng;
 use schema::{Rank, TableId};
 
@@ -13,8 +11,6 @@ use crate::priced_plan::{PlanScore, PricedPlan, RankMeasure};
 /// Number of changes without success, per table, after which the search changes some tables at
 /// random and goes on from there.
 const PATIENCE_PER_TABLE: u64 = 8;
-/// Number of changes between two reports of progress.
-const OBSERVED_EVERY: u64 = 256;
 /// Least number of changes without success before random changes.
 const PATIENCE: u64 = 100;
 
@@ -36,30 +32,20 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
         Self { priced, allowed, random, drawn: 0 }
     }
 
-    /// Improves the plan until `budget` plans were priced or `observe`, which receives the number
-    /// of all priced plans, breaks. Returns the best plan.
+    /// Improves the plan until `budget` plans were priced or the search was ended. Returns the best
+    /// plan.
     #[must_use]
-    pub fn improve(
-        mut self,
-        budget: u64,
-        observe: &dyn Fn(u64) -> ControlFlow<()>,
-    ) -> (PlanScore, CandidatePlan) {
+    pub fn improve(mut self, budget: u64) -> (PlanScore, CandidatePlan) {
         let end = self.priced.priced().saturating_add(budget);
         let tables = self.priced.plan().placements.len();
         let patience = PATIENCE + PATIENCE_PER_TABLE * tables as u64;
         let mut score = self.priced.score();
         let mut best: Option<(PlanScore, CandidatePlan)> = None;
-        if observe(self.priced.priced()).is_break() {
-            return (score, self.priced.plan().clone());
-        }
         self.sweep(&mut score, end);
         let (mut failures, mut attempts) = (0, 0);
         // Attempts that change nothing are not priced, so they are limited as well.
-        while self.priced.priced() < end && attempts < 4 * budget {
+        while self.is_going_on(end) && attempts < 4 * budget {
             attempts += 1;
-            if attempts % OBSERVED_EVERY == 0 && observe(self.priced.priced()).is_break() {
-                break;
-            }
             failures = if self.try_change(&mut score) { 0 } else { failures + 1 };
             if failures > patience {
                 failures = 0;
@@ -86,13 +72,17 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
     fn sweep(&mut self, score: &mut PlanScore, end: u64) {
         for table in 0..self.priced.plan().placements.len() {
             for at in 0..self.allowed.choices(table).len() {
-                if self.priced.priced() >= end {
+                if !self.is_going_on(end) {
                     return;
                 }
                 let placement = self.choose_ranks(table, at);
                 self.try_place(table, placement, score);
             }
         }
+    }
+
+    fn is_going_on(&self, end: u64) -> bool {
+        self.priced.priced() < end && !self.priced.watch().is_ended()
     }
 
     fn below(&mut self, bound: usize) -> usize {

@@ -10,13 +10,22 @@ use crate::error::Error;
 use crate::layout::Layout;
 use crate::placement::{CandidatePlan, Placement};
 use crate::problem::PlanProblem;
+use crate::watch::SearchWatch;
 
 /// Differences below which two values of [`PlanScore::spread`], or two times, count as equal.
 const EQUAL: f64 = 1e-12;
 const EQUAL_NS: f64 = 1e-3;
 
-/// What a search makes small: first the memory that ranks lack, then the step, then its time on the
-/// devices, which the host may hide.
+/// Factor by which predicted times of the device may be too short. The host hides the device's time
+/// if it takes longer than this multiple of it.
+const HIDDEN: f64 = 1.25;
+/// Number of steps in which memory is compared before the device's time is. Less than a step of
+/// memory is not worth a slower device.
+const FULLNESS_STEPS: u64 = 16;
+
+/// What a search makes small: the memory that ranks lack, then the step. Among equal steps, the
+/// device's time counts as far as the host may not hide it, then memory in large steps, then all of
+/// the device's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanScore {
     /// Bytes above the capacity, over all ranks.
@@ -26,32 +35,36 @@ pub struct PlanScore {
     pub device_ns: f64,
     /// Memory of the fullest rank, in bytes.
     pub peak_bytes: u64,
+    /// Memory of the fullest rank in sixteenths of the capacity, rounded up.
+    pub fullness: u64,
     /// Sum over ranks of squared loads, relative to those of a reference plan.
     pub spread: f64,
 }
 
 impl PlanScore {
-    /// Whether a search goes on from this score rather than from another one. Among equal times,
+    /// Whether a search goes on from this score rather than from another one. Among equal costs,
     /// less unevenness of ranks shows the way when several ranks decide the step together.
     #[must_use]
     pub fn is_better(&self, other: &Self) -> bool {
-        let key = |score: &Self| (score.times(), (score.spread / EQUAL).round() as u64);
+        let key = |score: &Self| (score.costs(), (score.spread / EQUAL).round() as u64);
         key(self) < key(other)
     }
 
-    /// Orders the results of searches, the best one first. Among equal times, the plan with less
+    /// Orders the results of searches, the best one first. Among equal costs, the plan with less
     /// memory is better.
     #[must_use]
     pub fn order(&self, other: &Self) -> Ordering {
-        let key = |score: &Self| (score.times(), score.peak_bytes);
+        let key = |score: &Self| (score.costs(), score.peak_bytes);
         key(self).cmp(&key(other))
     }
 
-    /// Returns the memory that is lacking and the times of the step, rounded so that nearly
+    /// Returns the costs from the most to the least important one. Times are rounded so that nearly
     /// equal times are equal.
-    fn times(&self) -> [u64; 3] {
-        let [step, device] = [self.step_ns, self.device_ns].map(|ns| (ns / EQUAL_NS).round());
-        [self.overflow, step as u64, device as u64]
+    fn costs(&self) -> [u64; 5] {
+        let visible_ns = self.step_ns.max(HIDDEN * self.device_ns);
+        let [step, visible, device] =
+            [self.step_ns, visible_ns, self.device_ns].map(|ns| (ns / EQUAL_NS).round() as u64);
+        [self.overflow, step, visible, self.fullness, device]
     }
 }
 
@@ -84,6 +97,7 @@ pub struct PricedPlan<'a> {
     /// Table that was placed last, and its placement before that.
     last: Option<(usize, Placement)>,
     tiles: Vec<Tile>,
+    watch: SearchWatch<'a>,
 }
 
 impl<'a> PricedPlan<'a> {
@@ -106,6 +120,7 @@ impl<'a> PricedPlan<'a> {
             priced: 0,
             last: None,
             tiles: Vec::new(),
+            watch: SearchWatch::default(),
         };
         let sum = |value: fn(&Self, Rank) -> f64| {
             let ranks = (0..problem.ranks()).map(Rank);
@@ -127,6 +142,7 @@ impl<'a> PricedPlan<'a> {
         let before = std::mem::replace(&mut self.plan.placements[table], placement);
         self.last = Some((table, before));
         self.priced += 1;
+        self.watch.report(self.priced);
         true
     }
 
@@ -144,6 +160,20 @@ impl<'a> PricedPlan<'a> {
             self.place(table, placement.clone());
         }
         self.last = None;
+    }
+
+    /// Places all tables as another plan does, unless the search is ended meanwhile. Returns
+    /// whether all tables were placed.
+    #[must_use]
+    pub fn adopt_unless_ended(&mut self, plan: &CandidatePlan) -> bool {
+        for (table, placement) in plan.placements.iter().enumerate() {
+            if self.watch.is_ended() {
+                return false;
+            }
+            self.place(table, placement.clone());
+        }
+        self.last = None;
+        true
     }
 
     fn send_to_pricer(&mut self, table: usize, placement: &Placement) {
@@ -181,6 +211,7 @@ impl<'a> PricedPlan<'a> {
             step_ns: cost.step.mean_ns,
             device_ns: cost.device_ns,
             peak_bytes: cost.peak_bytes,
+            fullness: cost.peak_bytes.div_ceil((self.capacity / FULLNESS_STEPS).max(1)),
             spread: ranks().map(load).sum(),
         }
     }
@@ -261,6 +292,27 @@ impl<'a> PricedPlan<'a> {
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity
+    }
+
+    /// Replaces the bytes that a rank may use.
+    pub fn set_capacity(&mut self, bytes: u64) {
+        self.capacity = bytes;
+    }
+
+    /// Replaces the watch to which priced plans are reported.
+    pub fn watch_by(&mut self, watch: SearchWatch<'a>) {
+        self.watch = watch;
+    }
+
+    /// Sets the number of priced plans after which the search is expected to end.
+    pub fn expect_plans(&mut self, plans: u64) {
+        self.watch.expect(plans);
+    }
+
+    /// Returns the watch of the search.
+    #[must_use]
+    pub fn watch(&self) -> SearchWatch<'a> {
+        self.watch
     }
 }
 

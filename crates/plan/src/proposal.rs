@@ -6,7 +6,7 @@ use crate::baseline::{self, list_units};
 use crate::layout::LayoutKind;
 use crate::neo::{self, NeoWeights, TableSizes};
 use crate::placement::CandidatePlan;
-use crate::priced_plan::{PlanScore, PricedPlan};
+use crate::priced_plan::PricedPlan;
 use crate::problem::PlanProblem;
 
 /// Shares of the tables that are replicated.
@@ -23,7 +23,7 @@ const CUT_KINDS: [LayoutKind; 4] =
 
 /// Which tables a proposal replicates, and which ones it cuts.
 #[derive(Clone, Copy, Debug)]
-struct ProposalRule {
+pub struct ProposalRule {
     /// Share of the tables that is replicated.
     replicated: f64,
     /// Layout of the tables whose parts would cost more than a share of the mean cost of a rank.
@@ -31,7 +31,7 @@ struct ProposalRule {
 }
 
 /// The sizes and costs of the tables to which rules are applied.
-struct RuledTables<'a> {
+pub struct RuledTables<'a> {
     allowed: &'a AllowedLayouts,
     sizes: Vec<TableSizes>,
     weights: NeoWeights,
@@ -45,43 +45,45 @@ pub fn cuts_everything(problem: &PlanProblem<'_>) -> bool {
     problem.config.model.tables.len() * problem.ranks() as usize <= MOST_CUTS
 }
 
-/// Prices a plan for every combination of the rules, and returns all of them.
-#[must_use]
-pub fn propose(
-    priced: &mut PricedPlan<'_>,
-    allowed: &AllowedLayouts,
-    weights: NeoWeights,
-) -> Vec<(PlanScore, CandidatePlan)> {
-    let sizes = neo::table_sizes(priced.problem());
-    let is_replicable = |table: &usize| allowed.first(*table, LayoutKind::Replicated).is_some();
-    let mut replicable: Vec<usize> = (0..sizes.len()).filter(is_replicable).collect();
-    // Replicas sum the gradients of used rows instead of exchanging pooled vectors.
-    let ratio = |table: &usize| {
-        let TableSizes { rows, lookups, vectors, .. } = sizes[*table];
-        rows.min(lookups) / vectors.max(1.0)
-    };
-    replicable.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)).then(a.cmp(b)));
-    let tables = RuledTables { allowed, sizes, weights, replicable };
-    let cuts = CUT_KINDS.iter().flat_map(|kind| LARGEST_PARTS.map(|share| (*kind, share)));
-    let cuts_everything = cuts_everything(priced.problem());
-    let is_possible = |(kind, share): &(LayoutKind, f64)| {
-        (cuts_everything || *share > 0.0)
-            && (0..tables.sizes.len()).any(|table| allowed.first(table, *kind).is_some())
-    };
-    let cuts: Vec<_> = std::iter::once(None).chain(cuts.filter(is_possible).map(Some)).collect();
-    let mut plans = Vec::new();
-    for replicated in REPLICATED {
-        for &cut in &cuts {
-            let plan = tables.plan(priced, ProposalRule { replicated, cut });
-            priced.adopt(&plan);
-            plans.push((priced.score(), plan));
-        }
+impl<'a> RuledTables<'a> {
+    /// Computes the sizes of the tables of a problem.
+    #[must_use]
+    pub fn new(
+        problem: &PlanProblem<'_>,
+        allowed: &'a AllowedLayouts,
+        weights: NeoWeights,
+    ) -> Self {
+        let sizes = neo::table_sizes(problem);
+        let is_replicable = |table: &usize| allowed.first(*table, LayoutKind::Replicated).is_some();
+        let mut replicable: Vec<usize> = (0..sizes.len()).filter(is_replicable).collect();
+        // Replicas sum the gradients of used rows instead of exchanging pooled vectors.
+        let ratio = |table: &usize| {
+            let TableSizes { rows, lookups, vectors, .. } = sizes[*table];
+            rows.min(lookups) / vectors.max(1.0)
+        };
+        replicable.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)).then(a.cmp(b)));
+        Self { allowed, sizes, weights, replicable }
     }
-    plans
-}
 
-impl RuledTables<'_> {
-    fn plan(&self, priced: &PricedPlan<'_>, rule: ProposalRule) -> CandidatePlan {
+    /// Lists the rules of all proposals: every combination of replicated and of cut tables.
+    #[must_use]
+    pub fn rules(&self, problem: &PlanProblem<'_>) -> Vec<ProposalRule> {
+        let cuts = CUT_KINDS.iter().flat_map(|kind| LARGEST_PARTS.map(|share| (*kind, share)));
+        let cuts_everything = cuts_everything(problem);
+        let is_possible = |(kind, share): &(LayoutKind, f64)| {
+            (cuts_everything || *share > 0.0)
+                && (0..self.sizes.len()).any(|table| self.allowed.first(table, *kind).is_some())
+        };
+        let cuts: Vec<_> =
+            std::iter::once(None).chain(cuts.filter(is_possible).map(Some)).collect();
+        let with_cuts =
+            |replicated| cuts.iter().map(move |cut| ProposalRule { replicated, cut: *cut });
+        REPLICATED.into_iter().flat_map(with_cuts).collect()
+    }
+
+    /// Makes the plan of a rule.
+    #[must_use]
+    pub fn plan(&self, priced: &PricedPlan<'_>, rule: ProposalRule) -> CandidatePlan {
         let (count, ranks) = (self.sizes.len(), priced.problem().ranks());
         let mut is_replicated = vec![false; count];
         let mut room = REPLICATED_BYTES * priced.capacity() as f64;

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use predict::Error;
 use predict::calibration::shipped::{JobKind, ShippedOverheads};
-use predict::step::host::predict_host;
+use predict::step::host::{DenseUpdateCalls, predict_host};
 use predict::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, price};
 use predict::workload::Workload;
 
@@ -37,6 +37,7 @@ pub struct PublishedJob {
     pub batch_size: usize,
     pub kernels: DenseKernels,
     pub row_updates: RowUpdates,
+    pub dense_updates: DenseUpdateCalls,
     pub plan: PublishedPlan,
     /// Whether the job's steps count for the typical error.
     pub is_judged: bool,
@@ -131,7 +132,7 @@ fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error>
         predicted_ns: mean_ns,
         low_ns,
         high_ns,
-        host_ns: predict_host(workload, &host).ns,
+        host_ns: predict_host(workload, &host, step.job.dense_updates).ns,
         published_ns: step.step_ns,
         baselines: StepBaselines::from_other_steps(step)?,
         ratio: mean_ns / step.step_ns,

@@ -4,21 +4,22 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use predict::step::{Conditions, StepCost};
-use schema::Topology;
+use predict::step::StepCost;
 use schema::layout::LayoutKind;
 use schema::random::CounterRng;
 
 use crate::allowed::AllowedLayouts;
 use crate::baseline::Baseline;
-use crate::constraints::Constraints;
-use crate::error::{BindingConstraints, Error, MemoryShortage};
+use crate::error::Error;
+use crate::least_memory::place_in_least_memory;
 use crate::local_search::LocalSearch;
-use crate::neo::{self, NeoWeights};
+use crate::neo::NeoWeights;
 use crate::placement::CandidatePlan;
 use crate::priced_plan::{PlanScore, PricedPlan, first_plan};
 use crate::problem::PlanProblem;
-use crate::proposal;
+use crate::proposal::{self, ProposalRule, RuledTables};
+use crate::shortage;
+use crate::watch::{SearchObserver, SearchWatch};
 
 /// Plans that are priced per table and start, between the least and the most below.
 const BUDGET_PER_TABLE: u64 = 400;
@@ -29,10 +30,6 @@ const STARTS: usize = 8;
 const ROUNDS: u32 = 4;
 /// Longest time of the device for a plan that is improved, relative to the best starting plan.
 const HOPELESS: f64 = 1.5;
-/// Most ranks for which hosts are added until a plan fits.
-const MOST_RANKS: u32 = 1024;
-/// Number of tables whose constraints are dropped in turn if no plan fits, the largest first.
-const RELAXED_TABLES: usize = 4;
 
 /// How a plan is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,25 +85,6 @@ pub struct PlanResult {
     pub priced: u64,
 }
 
-/// How far a search is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SearchProgress {
-    /// Number of plans that local search has priced.
-    pub priced: u64,
-    /// Number of plans after which the search ends.
-    pub budget: u64,
-}
-
-/// A function that is told how far a search is, and may end it.
-pub type SearchObserver<'a> = &'a dyn Fn(SearchProgress) -> ControlFlow<()>;
-
-/// What a run of the search gets besides its problem.
-#[derive(Clone, Copy)]
-struct SearchRun<'a> {
-    options: &'a PlanOptions,
-    observe: SearchObserver<'a>,
-}
-
 /// Makes a plan for a problem. The step of a searched plan is never longer than that of the best
 /// heuristic that fits.
 ///
@@ -121,10 +99,11 @@ pub fn plan(problem: &PlanProblem<'_>, options: &PlanOptions) -> Result<PlanResu
 }
 
 /// Makes a plan as [`plan`] does, and tells `observe` from time to time how far the search is. If
-/// `observe` breaks, the search ends with the best plan so far.
+/// `observe` breaks, the search ends with the best plan so far. Then it must break at every later
+/// call as well.
 ///
 /// # Errors
-/// As [`plan`].
+/// As [`plan`], and [`Error::Ended`] if the search is ended before a plan fits.
 pub fn plan_observed(
     problem: &PlanProblem<'_>,
     options: &PlanOptions,
@@ -132,9 +111,10 @@ pub fn plan_observed(
 ) -> Result<PlanResult, Error> {
     let first = first_plan(problem)?;
     let mut priced = PricedPlan::new(*problem, &first)?;
-    let found = find_best(&mut priced, options, observe)?;
+    priced.watch_by(SearchWatch::new(observe));
+    let found = find_best(&mut priced, options)?;
     if found.score.overflow > 0 {
-        return Err(Error::Memory(describe_shortage(&priced, options)));
+        return Err(shortage::describe(&priced).map_or_else(|error| error, Error::Memory));
     }
     let (plan, cost) = (priced.plan().clone(), priced.cost());
     Ok(PlanResult { plan, cost, baselines: found.baselines, priced: priced.priced() })
@@ -146,49 +126,100 @@ struct FoundPlan {
     baselines: Vec<BaselinePlan>,
 }
 
-/// Searches for the best plan, and leaves `priced` with it.
-fn find_best(
-    priced: &mut PricedPlan<'_>,
-    options: &PlanOptions,
-    observe: SearchObserver<'_>,
-) -> Result<FoundPlan, Error> {
+/// A way to make a starting plan.
+#[derive(Clone, Copy)]
+enum Start<'a> {
+    Baseline(Baseline),
+    /// Neo's heuristic with two kinds of layouts alone.
+    Kinds([LayoutKind; 2]),
+    Given(&'a CandidatePlan),
+    Proposal(ProposalRule),
+}
+
+/// Searches for the best plan, and leaves `priced` with it. If no plan fits, that is the plan with
+/// the least memory.
+fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<FoundPlan, Error> {
     let problem = *priced.problem();
     let allowed = AllowedLayouts::new(&problem, priced.hosts())?;
     let weights = options
         .neo_weights
         .unwrap_or_else(|| NeoWeights::from_topology(problem.conditions.topology));
+    let proposals = RuledTables::new(&problem, &allowed, weights);
+    let list = list_starts(&problem, options, &proposals);
+    let tables = problem.config.model.tables.len() as u64;
+    let budget = options
+        .budget
+        .unwrap_or_else(|| (BUDGET_PER_TABLE * tables).clamp(*BUDGET.start(), *BUDGET.end()));
+    priced.expect_plans(list.len() as u64 * tables + budget);
     let mut starts: Vec<(PlanScore, CandidatePlan)> = Vec::new();
     let mut baselines = Vec::new();
-    for baseline in Baseline::ALL {
-        if matches!(options.method, PlanMethod::Baseline(wanted) if wanted != baseline) {
-            continue;
-        }
-        let plan = baseline.place(priced, &allowed, weights);
-        let (score, cost) = (priced.score(), priced.cost());
-        starts.push((score, plan.clone()));
-        baselines.push(BaselinePlan { baseline, plan, cost, fits: score.overflow == 0 });
-    }
-    if options.method == PlanMethod::Search {
-        // Constraints that allow one or two kinds of layouts alone must not lead to a better plan.
-        let all: &[LayoutKind] = &LayoutKind::ALL;
-        let all = if proposal::cuts_everything(&problem) { all } else { &[] };
-        for (at, &kind) in all.iter().enumerate() {
-            for &other in &all[at..] {
-                let plan =
-                    Baseline::Neo.place(priced, &allowed.only(&[kind, other].into()), weights);
-                starts.push((priced.score(), plan));
+    for start in list {
+        let plan = match start {
+            Start::Baseline(baseline) => baseline.place(priced, &allowed, weights),
+            Start::Kinds(kinds) => {
+                Baseline::Neo.place(priced, &allowed.only(&kinds.into()), weights)
             }
+            Start::Given(plan) => plan.clone(),
+            Start::Proposal(rule) => proposals.plan(priced, rule),
+        };
+        if !priced.adopt_unless_ended(&plan) {
+            // The first start is kept, so that there is a plan.
+            if !starts.is_empty() {
+                break;
+            }
+            priced.adopt(&plan);
         }
-        for plan in &options.starts {
-            priced.adopt(plan);
-            starts.push((priced.score(), plan.clone()));
+        let score = priced.score();
+        if let Start::Baseline(baseline) = start {
+            let (plan, cost, fits) = (plan.clone(), priced.cost(), score.overflow == 0);
+            baselines.push(BaselinePlan { baseline, plan, cost, fits });
         }
-        starts.extend(proposal::propose(priced, &allowed, weights));
-        starts = search_from(starts, priced, &allowed, SearchRun { options, observe });
+        starts.push((score, plan));
+    }
+    if starts.iter().all(|start| start.0.overflow > 0) {
+        let enough = priced.capacity();
+        place_in_least_memory(priced, &allowed, enough);
+        let score = priced.score();
+        if priced.watch().is_ended() && score.overflow > 0 {
+            return Err(Error::Ended);
+        }
+        starts = vec![(score, priced.plan().clone())];
+    }
+    let fits = starts.iter().any(|start| start.0.overflow == 0);
+    if options.method == PlanMethod::Search && fits {
+        starts = search_from(starts, priced, &allowed, SearchEffort { budget, seed: options.seed });
     }
     let Some((score, plan)) = best(starts) else { return Err(Error::NoTables) };
     priced.adopt(&plan);
     Ok(FoundPlan { score, baselines })
+}
+
+/// Lists the starts of a method.
+fn list_starts<'a>(
+    problem: &PlanProblem<'_>,
+    options: &'a PlanOptions,
+    proposals: &RuledTables<'_>,
+) -> Vec<Start<'a>> {
+    if let PlanMethod::Baseline(baseline) = options.method {
+        return vec![Start::Baseline(baseline)];
+    }
+    let mut starts: Vec<Start<'a>> = Baseline::ALL.map(Start::Baseline).into();
+    // Constraints that allow one or two kinds of layouts alone must not lead to a better plan.
+    if proposal::cuts_everything(problem) {
+        for (at, &kind) in LayoutKind::ALL.iter().enumerate() {
+            starts.extend(LayoutKind::ALL[at..].iter().map(|other| Start::Kinds([kind, *other])));
+        }
+    }
+    starts.extend(options.starts.iter().map(Start::Given));
+    starts.extend(proposals.rules(problem).into_iter().map(Start::Proposal));
+    starts
+}
+
+/// The number of plans that local search prices, and the seed of its changes.
+#[derive(Clone, Copy)]
+struct SearchEffort {
+    budget: u64,
+    seed: u64,
 }
 
 /// Improves the best starting plans, and returns the results. Starts differ in the kinds of their
@@ -198,7 +229,7 @@ fn search_from(
     mut starts: Vec<(PlanScore, CandidatePlan)>,
     priced: &mut PricedPlan<'_>,
     allowed: &AllowedLayouts,
-    SearchRun { options, observe }: SearchRun<'_>,
+    SearchEffort { budget, seed }: SearchEffort,
 ) -> Vec<(PlanScore, CandidatePlan)> {
     starts.sort_by(|a, b| a.0.order(&b.0));
     starts.dedup_by(|a, b| a.0 == b.0);
@@ -212,21 +243,19 @@ fn search_from(
         *count
     });
     starts.truncate(STARTS);
-    let tables = priced.plan().placements.len() as u64;
-    let budget = options
-        .budget
-        .unwrap_or_else(|| (BUDGET_PER_TABLE * tables).clamp(*BUDGET.start(), *BUDGET.end()));
-    let random = CounterRng::new(options.seed, 0);
-    let (mut number, before) = (0, priced.priced());
-    let observe = |priced: u64| observe(SearchProgress { priced: priced - before, budget });
+    let random = CounterRng::new(seed, 0);
+    let mut number = 0;
     for round in 0..ROUNDS {
         let share = budget / u64::from(ROUNDS) / starts.len().max(1) as u64;
         for start in &mut starts {
+            if priced.watch().is_ended() {
+                return starts;
+            }
             priced.adopt(&start.1);
             let own = (round == 0).then(|| allowed.only(&start.1.kinds()));
             let allowed = own.as_ref().unwrap_or(allowed);
             let search = LocalSearch::new(priced, allowed, random.child(number));
-            *start = search.improve(share, &observe);
+            *start = search.improve(share);
             number += 1;
         }
         starts.sort_by(|a, b| a.0.order(&b.0));
@@ -237,90 +266,4 @@ fn search_from(
 
 fn best(plans: Vec<(PlanScore, CandidatePlan)>) -> Option<(PlanScore, CandidatePlan)> {
     plans.into_iter().min_by(|a, b| a.0.order(&b.0))
-}
-
-/// Names the memory that the current plan lacks, and the smallest changes that would make it fit.
-fn describe_shortage(priced: &PricedPlan<'_>, options: &PlanOptions) -> MemoryShortage {
-    let problem = priced.problem();
-    let (capacity, topology) = (priced.capacity(), problem.conditions.topology);
-    let rank = priced.fullest_rank();
-    let memory = priced.pricer().rank_memory(rank);
-    let needed = memory.total();
-    let constraints = problem.constraints;
-    MemoryShortage {
-        rank: rank.0,
-        kind: memory.largest().0,
-        needed,
-        memory: topology.device.memory_bytes,
-        reserved: constraints.reserve_bytes,
-        reserve: topology
-            .device
-            .memory_bytes
-            .checked_sub(needed)
-            .filter(|_| constraints.reserve_bytes > 0),
-        constraints: find_binding_constraints(priced, options),
-        batch: priced.pricer().max_batch_size(capacity),
-        hosts: find_least_hosts(problem),
-    }
-}
-
-/// Returns the least number of hosts on which some heuristic plan fits, by bisection.
-fn find_least_hosts(problem: &PlanProblem<'_>) -> Option<u32> {
-    let topology = problem.conditions.topology;
-    let fits = |hosts: u32| {
-        let topology = Topology { hosts, ..topology.clone() };
-        let conditions = Conditions { topology: &topology, ..problem.conditions };
-        let method = PlanMethod::Baseline(Baseline::Size);
-        let options = PlanOptions { method, ..PlanOptions::new(0) };
-        finds_fitting_plan(PlanProblem { conditions, ..*problem }, &options)
-    };
-    let (mut low, mut high) = (topology.hosts, MOST_RANKS / topology.ranks_per_host.max(1));
-    if high <= low || !fits(high) {
-        return None;
-    }
-    while low + 1 < high {
-        let middle = low.midpoint(high);
-        if fits(middle) { high = middle } else { low = middle }
-    }
-    Some(high)
-}
-
-fn finds_fitting_plan(problem: PlanProblem<'_>, options: &PlanOptions) -> bool {
-    let Ok(first) = first_plan(&problem) else { return false };
-    let Ok(mut priced) = PricedPlan::new(problem, &first) else { return false };
-    find_best(&mut priced, options, &|_| ControlFlow::Continue(()))
-        .is_ok_and(|found| found.score.overflow == 0)
-}
-
-/// Returns the constraints without which a plan fits: those of one table on the fullest rank, if
-/// there is such a table, or else all of them.
-fn find_binding_constraints(
-    priced: &PricedPlan<'_>,
-    options: &PlanOptions,
-) -> Option<BindingConstraints> {
-    let problem = priced.problem();
-    let constraints = problem.constraints;
-    let fits = |constraints: &Constraints| {
-        finds_fitting_plan(PlanProblem { constraints, ..*problem }, options)
-    };
-    let only_reserve =
-        Constraints { reserve_bytes: constraints.reserve_bytes, ..Constraints::default() };
-    if only_reserve == *constraints || !fits(&only_reserve) {
-        return None;
-    }
-    let sizes = neo::table_sizes(problem);
-    let on_rank = priced.pricer().tables_on(priced.fullest_rank()).map(schema::TableId::index);
-    let mut tables: Vec<usize> = on_rank.collect();
-    tables.sort_by(|a, b| sizes[*b].bytes.total_cmp(&sizes[*a].bytes));
-    tables.dedup();
-    let names = tables.into_iter().map(|table| &problem.config.model.tables[table].name);
-    let constrained = names.filter(|name| constraints.tables.contains_key(*name));
-    let binding = constrained.take(RELAXED_TABLES).find(|name| {
-        let mut relaxed = constraints.clone();
-        relaxed.tables.remove(*name);
-        fits(&relaxed)
-    });
-    Some(
-        binding.map_or(BindingConstraints::Several, |name| BindingConstraints::Table(name.clone())),
-    )
 }

@@ -92,54 +92,55 @@ impl<'a> Conditions<'a> {
 /// Number of [`Stage`]s.
 pub const STAGES: usize = 7;
 
-/// The stages of a step, in order. Ranks synchronize at each exchange between two stages.
+/// The stages of a predicted step, in order. Ranks synchronize at each exchange between two stages.
+/// They have the names of the trainer's stages; those of the dense layers are one stage here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Ids move to the ranks that hold their rows.
-    InputDist,
-    EmbeddingForward,
+    InputDistribution,
+    Lookup,
     /// Pooled vectors move to the ranks of their samples.
-    OutputDist,
+    PooledExchange,
     /// Dense layers run forward and backward, and dense parameters are updated.
     Dense,
     /// Gradients of dense parameters are summed over ranks.
     AllReduce,
     /// Gradients of pooled vectors move to the ranks that hold the rows.
-    GradientDist,
+    GradientExchange,
     /// Ids are sorted, gradients are summed by row, and rows are updated.
-    EmbeddingBackward,
+    EmbeddingUpdate,
 }
 
 impl Stage {
     /// All stages in the order in which they run.
     pub const ALL: [Self; STAGES] = [
-        Self::InputDist,
-        Self::EmbeddingForward,
-        Self::OutputDist,
+        Self::InputDistribution,
+        Self::Lookup,
+        Self::PooledExchange,
         Self::Dense,
         Self::AllReduce,
-        Self::GradientDist,
-        Self::EmbeddingBackward,
+        Self::GradientExchange,
+        Self::EmbeddingUpdate,
     ];
 
     /// The stages in which ranks exchange ids, vectors or gradients.
     pub const EXCHANGES: [Self; 4] =
-        [Self::InputDist, Self::OutputDist, Self::AllReduce, Self::GradientDist];
+        [Self::InputDistribution, Self::PooledExchange, Self::AllReduce, Self::GradientExchange];
 
     /// Returns the stage to which an action of the trainer's stage graph belongs.
     #[must_use]
     pub fn from_action(action: schema::Stage) -> Self {
         use schema::Stage as Action;
         match action {
-            Action::InputDistribution => Self::InputDist,
-            Action::Lookup => Self::EmbeddingForward,
-            Action::PooledExchange => Self::OutputDist,
+            Action::InputDistribution => Self::InputDistribution,
+            Action::Lookup => Self::Lookup,
+            Action::PooledExchange => Self::PooledExchange,
             Action::GradientExchange | Action::GroupExchange | Action::RowTerms => {
-                Self::GradientDist
+                Self::GradientExchange
             }
             Action::AllReduce(_) => Self::AllReduce,
-            Action::EmbeddingUpdate => Self::EmbeddingBackward,
+            Action::EmbeddingUpdate => Self::EmbeddingUpdate,
             _ => Self::Dense,
         }
     }
@@ -147,14 +148,15 @@ impl Stage {
     /// Returns the name of the stage in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
+        use schema::Stage as Action;
         match self {
-            Self::InputDist => "input_dist",
-            Self::EmbeddingForward => "embedding_forward",
-            Self::OutputDist => "output_dist",
+            Self::InputDistribution => Action::InputDistribution.name(),
+            Self::Lookup => Action::Lookup.name(),
+            Self::PooledExchange => Action::PooledExchange.name(),
             Self::Dense => "dense",
-            Self::AllReduce => "all_reduce",
-            Self::GradientDist => "gradient_dist",
-            Self::EmbeddingBackward => "embedding_backward",
+            Self::AllReduce => Action::AllReduce(0).name(),
+            Self::GradientExchange => Action::GradientExchange.name(),
+            Self::EmbeddingUpdate => Action::EmbeddingUpdate.name(),
         }
     }
 }

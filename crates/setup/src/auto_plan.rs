@@ -1,6 +1,7 @@
 //! Makes the sharding plan of `rowmill train --sharding auto`, for the device of the run.
 
 use std::borrow::Cow;
+use std::sync::atomic::AtomicBool;
 
 use kernel_model::host_costs::HostCosts;
 use plan::{CandidatePlan, Layout, PlanOptions, PlanProblem, PlanResult, PlanTarget};
@@ -14,6 +15,7 @@ use crate::device::ComputeDevice;
 use crate::error::{Error, UsageError};
 use crate::kernel_files::read_model;
 use crate::machine::{self, available_memory};
+use crate::plan_search;
 use crate::render::nanos;
 use crate::workload::planned_features;
 
@@ -49,7 +51,9 @@ pub fn plan_for_run(
     config.training.batch_size = config.training.batch_size.div_ceil(groups as usize);
     let features = planned_features(&config, None)?;
     let host = match device {
-        ComputeDevice::Cpu(_) => Some(host_costs(ranks_per_host, session)),
+        ComputeDevice::Cpu(_) => {
+            Some(host_costs(ranks_per_host, threads_per_rank(ranks_per_host, session)))
+        }
         ComputeDevice::Gpu(_) => None,
     };
     let problem = PlanProblem {
@@ -59,7 +63,9 @@ pub fn plan_for_run(
         constraints: &config.plan,
         target: PlanTarget::Rowmill,
     };
-    let found = plan::plan(&problem, &PlanOptions::new(0))?;
+    // Ctrl-C ends the command, because there is nothing to save yet.
+    let stop = AtomicBool::new(false);
+    let found = plan_search::search(&problem, &PlanOptions::new(0), &stop, session)?;
     let by_size = ShardingPlan::table_wise(&config.model.tables, problem.ranks());
     let by_size_ns = price(&problem, &by_size.on_hosts(hosts.clone()))?;
     let steps = FoundSteps::new(&found, by_size_ns);
@@ -149,10 +155,16 @@ fn step_ns(cost: &StepCost) -> f64 {
     cost.step.mean_ns
 }
 
-/// Returns the assumed costs of a rank on a CPU whose cores `ranks_per_host` ranks share.
-pub fn host_costs(ranks_per_host: usize, session: &Session) -> HostCosts {
+/// Returns the number of threads of each of `ranks_per_host` ranks that share the threads of this
+/// command.
+fn threads_per_rank(ranks_per_host: usize, session: &Session) -> usize {
+    (session.threads / ranks_per_host.max(1)).max(1)
+}
+
+/// Returns the assumed costs of a rank with so many threads on a CPU whose cores `ranks_per_host`
+/// ranks share.
+pub fn host_costs(ranks_per_host: usize, threads: usize) -> HostCosts {
     let ranks = ranks_per_host.max(1);
-    let threads = (session.threads / ranks).max(1);
     let has_spare_cores = ranks * (threads + 1) <= machine::cores();
     HostCosts::typical(threads, has_spare_cores)
 }

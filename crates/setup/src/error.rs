@@ -184,7 +184,10 @@ from_library! {
 
 impl From<plan::Error> for Error {
     fn from(source: plan::Error) -> Self {
-        UsageError::PlanSearch { source: Box::new(source) }.into()
+        match source {
+            plan::Error::Ended => RunError::Interrupted.into(),
+            _ => UsageError::PlanSearch { source: Box::new(source) }.into(),
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub mod memory_fix;
 pub mod open_job;
 pub mod output;
 pub mod plan;
+pub mod plan_search;
 mod prepared;
 pub mod process_group;
 pub mod progress;

@@ -48,6 +48,9 @@ struct ResolvedRecord {
     /// Number of hosts of all ranks. `None` in the records of earlier versions.
     #[serde(default)]
     hosts: Option<usize>,
+    /// Number of threads of each rank. `None` in the records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    threads_per_rank: Option<usize>,
     /// Name of the instruction with which the CPU of this run multiplies bf16 matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bf16_products: Option<String>,
@@ -82,6 +85,7 @@ pub fn write(
     strictness: Strictness,
     products: Option<Bf16Products>,
     schedule: Schedule,
+    threads_per_rank: usize,
 ) -> Result<(), Error> {
     let malformed_max = match strictness {
         Strictness::Stop => 0.0,
@@ -103,6 +107,7 @@ pub fn write(
         replicated: plan.replicated(),
         sharding: tiling.sharding(),
         hosts: Some(plan.hosts().host_count()),
+        threads_per_rank: Some(threads_per_rank),
         bf16_products: products.map(|products| products.name().to_owned()),
         schedule,
     };
@@ -172,6 +177,11 @@ pub fn bf16_products(run: &Path) -> Option<Bf16Products> {
 /// Returns the schedule of the run in the folder `run`, if it is recorded.
 pub fn schedule(run: &Path) -> Option<Schedule> {
     read(run).map(|record| record.schedule)
+}
+
+/// Returns the number of threads of each rank of the run in the folder `run`, if it is recorded.
+pub fn threads_per_rank(run: &Path) -> Option<usize> {
+    read(run)?.threads_per_rank
 }
 
 /// Returns the ranks of the run in the folder `run`, if they are recorded.

@@ -253,7 +253,7 @@ fn median_step(by_rank: &[Vec<RankStep>]) -> RankStep {
         over_steps(&|step| {
             let times = by_rank.iter().map(|steps| steps[step].stages_ms[stage as usize]);
             match stage {
-                Stage::EmbeddingForward | Stage::EmbeddingBackward => times.fold(0.0, f64::max),
+                Stage::Lookup | Stage::EmbeddingUpdate => times.fold(0.0, f64::max),
                 _ => times.sum::<f64>() / by_rank.len() as f64,
             }
         })

@@ -157,7 +157,7 @@ fn plans_are_predicted_and_measured() {
     let predicted = |plan: &Value| plan["predicted_ms"].as_f64().unwrap();
     assert!(plans.is_sorted_by(|a, b| predicted(a) < predicted(b)), "{plans:?}");
     let stages = models[0]["stages"].as_array().unwrap();
-    assert_eq!((stages.len(), &stages[0]["stage"]), (7, &json!("input_dist")));
+    assert_eq!((stages.len(), &stages[0]["stage"]), (7, &json!("input_distribution")));
     stages.iter().for_each(|stage| finite(stage, &["error_ms", "error_pct_of_step"]));
     let ran = place.run("plans --model other");
     assert!(ran.code == Some(2) && ran.stderr.contains("many-small"), "{}", ran.stderr);

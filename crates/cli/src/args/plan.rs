@@ -131,8 +131,7 @@ Examples:
 
 The run must have trained on several ranks of CPUs. Predicted times are those of --sharding auto:
 guesses about a typical core. The table shows how far the measured times of each rank are from them.
-The search for a better plan multiplies the prices of each stage by the measured ratios. Give
---threads if the run had that option.")]
+The search for a better plan multiplies the prices of each stage by the measured ratios.")]
 pub struct PlanCheckArgs {
     /// The folder of the run
     #[arg(value_name = "RUN")]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use predict::step::DenseKernels;
+use predict::step::host::DenseUpdateCalls;
 use schema::Schedule;
 use schema::topology::ProductFormat;
 
@@ -15,6 +16,9 @@ pub struct PricedHost {
     /// leaves the host out [default: the time of PyTorch's operators]
     #[arg(long, value_name = "US", value_parser = microseconds)]
     pub launch_us: Option<f64>,
+    /// Without a recording: how the host launches the updates of dense weights [default: grouped]
+    #[arg(long, value_name = "KIND", value_enum, conflicts_with = "launch_us")]
+    pub dense_updates: Option<DenseUpdatesChoice>,
     /// Without a recording: kernel models to use instead of the built-in ones
     #[arg(long, value_name = "FOLDER")]
     pub models: Option<PathBuf>,
@@ -79,6 +83,25 @@ impl DenseKernelsChoice {
             Self::Eager => DenseKernels::Eager,
             Self::Compiled => DenseKernels::Compiled,
             Self::FusedInteraction => DenseKernels::FusedInteraction,
+        }
+    }
+}
+
+/// How the host launches the updates of dense weights, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DenseUpdatesChoice {
+    /// One call for the weights of all layers, as in PyTorch 2 on GPUs
+    Grouped,
+    /// Calls for each layer, as in PyTorch 1 and with foreach=False
+    ByLayer,
+}
+
+impl PricedHost {
+    /// Returns the calls by which the host updates dense weights.
+    pub fn dense_updates(&self) -> DenseUpdateCalls {
+        match self.dense_updates {
+            None | Some(DenseUpdatesChoice::Grouped) => DenseUpdateCalls::Grouped,
+            Some(DenseUpdatesChoice::ByLayer) => DenseUpdateCalls::ByLayer,
         }
     }
 }

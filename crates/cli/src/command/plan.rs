@@ -1,6 +1,7 @@
 //! The command `rowmill plan`, which searches for the sharding plan with the fastest predicted
 //! step. The search is in the crate `plan`, prices are in `predict::step`.
 
+mod axis;
 mod check;
 mod convert;
 mod drawing;
@@ -9,14 +10,11 @@ mod simulate;
 mod summary;
 mod timeline_drawing;
 
-use std::cell::RefCell;
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use clap::ValueEnum;
-use plan::search::SearchProgress;
 use plan::torchrec::{self, Partitioner, TorchrecProblem};
 use plan::{Baseline, CandidatePlan, PlanMethod, PlanOptions, PlanProblem, PlanResult, PlanTarget};
 use predict::step::{StepPrice, StepPricer};
@@ -25,9 +23,8 @@ use setup::Session;
 use setup::args::{NeverRunStep, Sharding};
 use setup::error::{Error, UsageError};
 use setup::plan::{PlanText, Tiling};
-use setup::progress::{Meter, ProgressUnit};
 use setup::workload::{Workload, planned_features};
-use setup::{interrupt, output};
+use setup::{interrupt, output, plan_search};
 
 use crate::args::{CostChoice, PlanArgs, PlanRows, PlanSearch, PlanVerb};
 use crate::command::predict::hardware_step::{
@@ -71,7 +68,7 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
     *stats = args.stats.clone().or(stats.take());
     workload.features = planned_features(&workload.job.config, args.pooling)?;
     report_hardware(topology, topology.ranks() as usize, session);
-    let host = StepHost::read(&hardware, args.host.launch_us, None, None, session)?;
+    let host = StepHost::read(&hardware, &args.host, None, None, session)?;
     StepHost::report(&host, session);
     let mut options =
         StepOptions { pooling: asked.pooling, launch_ns: 0.0, kernels: &args.kernels };
@@ -163,22 +160,7 @@ impl Found {
         let budget = args.effort;
         let options = PlanOptions { method, budget, starts, ..PlanOptions::new(args.seed) };
         let stop = interrupt::stop_flag("ending the search with the best plan so far");
-        let meter: RefCell<Option<Meter>> = RefCell::new(None);
-        let observe = |SearchProgress { priced, budget }: SearchProgress| {
-            let mut meter = meter.borrow_mut();
-            let start =
-                || Meter::start(session.console, "searching", ProgressUnit::Plans, Some(budget));
-            meter.get_or_insert_with(start).advance(priced, "");
-            match stop.load(Ordering::SeqCst) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        };
-        let result = plan::plan_observed(problem, &options, &observe);
-        if let Some(meter) = meter.into_inner() {
-            meter.finish();
-        }
-        let result = result?;
+        let result = plan_search::search(problem, &options, &stop, session)?;
         let is_ended_early = stop.load(Ordering::SeqCst);
         if is_ended_early {
             let priced = result.priced;
@@ -223,11 +205,13 @@ fn rule_rows(
     session: &Session,
 ) -> Result<Vec<RuleRow>, Error> {
     let chosen_ns = priced.price.cost.step.mean_ns;
+    let chosen_device_ns = priced.price.cost.device_ns.max(1.0);
     let row = |rule: &str, cost: predict::step::StepCost, fits: bool| RuleRow {
         rule: rule.to_owned(),
         step_ns: cost.step.mean_ns,
         device_ns: cost.device_ns,
         slower_pct: 100.0 * (cost.step.mean_ns / chosen_ns - 1.0),
+        device_slower_pct: 100.0 * (cost.device_ns / chosen_device_ns - 1.0),
         peak_bytes: cost.peak_bytes,
         fits,
     };

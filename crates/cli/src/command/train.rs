@@ -352,6 +352,10 @@ fn train_on(
     let rows = &inputs.train_rows;
     let steps = total_steps(&job.config.training, rows.end.saturating_sub(rows.start));
     report_groups(&plan, steps, session.console);
+    let threads_per_rank = match &world {
+        None => (session.threads / plan.world_size().max(1) as usize).max(1),
+        Some(world) => world.threads(session),
+    };
     let launched = world.as_ref().map(|world| world.start());
     let request = RunRequest {
         plan,
@@ -401,8 +405,15 @@ fn train_on(
     let observe = &mut |event: RunEvent<'_>| {
         // The record is written only when training starts, so that a refused run leaves no record.
         if matches!(event, RunEvent::Started { .. }) {
-            written =
-                record::write(&run_folder, &resolved, &tiling, strictness, products, schedule);
+            written = record::write(
+                &run_folder,
+                &resolved,
+                &tiling,
+                strictness,
+                products,
+                schedule,
+                threads_per_rank,
+            );
         }
         observer.handle(event);
     };

@@ -73,7 +73,7 @@ fn a_plan_is_searched_written_and_converted() {
     let json: Value = serde_json::from_str(&written).unwrap();
     assert_eq!((&json["version"], &json["world_size"]), (&1.into(), &4.into()));
     let svg = fs::read_to_string(place.path("p.svg")).unwrap();
-    assert!(["row updates", "capacity", "1 host x 4"].iter().all(|part| svg.contains(part)));
+    assert!(["embedding_update", "capacity", "1 host x 4"].iter().all(|part| svg.contains(part)));
     // The same seed gives the same bytes.
     place.done(&format!("{plan} --output again.json --torchrec u.json"));
     assert_eq!(fs::read_to_string(place.path("again.json")).unwrap(), written);

@@ -12,7 +12,7 @@ use schema::{FeatureStats, HostLayout, JobConfig, Schedule, ShardingPlan, Topolo
 
 use super::{LaunchCase, SimulatedCase, TORCHREC_CASES, simulate};
 use crate::constraints::Constraints;
-use crate::launch_plan::{DenseUpdateCalls, LaunchPlan};
+use crate::launch_plan::LaunchPlan;
 use crate::published_steps::{PublishedModel, PublishedPlan};
 use crate::{Error, PlanOptions, PlanProblem, PlanTarget};
 
@@ -257,7 +257,7 @@ const NEO_ASSUMPTIONS: [&str; 7] = [
 
 fn neo_cases() -> Vec<SettingCase> {
     // The text says nothing of launches, so no thread waits.
-    let launches = LaunchPlan { updates: DenseUpdateCalls::Grouped, ..LaunchPlan::IN_GRAPH_ORDER };
+    let launches = LaunchPlan::IN_GRAPH_ORDER;
     let published_ns = Some(1e9 * BATCH as f64 / NEO_SAMPLES_PER_S);
     let all = SettingCase {
         launches: LaunchCase { name: "all", plan: launches, published_ns },

@@ -7,6 +7,7 @@ use super::jobs::PublishedPlan::{OneRank, RowsByOwner, TableRow, TablesBesideBot
 use super::{PublishedJob, PublishedStep};
 use predict::step::DenseKernels::{Compiled, Eager, FusedInteraction};
 use predict::step::RowUpdates;
+use predict::step::host::DenseUpdateCalls;
 
 const PYTORCH: &str = "NVIDIA DeepLearningExamples, PyTorch DLRM, April 2020";
 const TENSORFLOW: &str = "NVIDIA DeepLearningExamples, TensorFlow 2 DLRM";
@@ -23,6 +24,7 @@ const ONE_GPU: PublishedJob = PublishedJob {
     batch_size: 65_536,
     kernels: FusedInteraction,
     row_updates: RowUpdates::Scatter,
+    dense_updates: DenseUpdateCalls::ByLayer,
     plan: OneRank,
     is_judged: true,
 };
@@ -45,6 +47,7 @@ const DCNV2_JOB: PublishedJob = PublishedJob {
     batch_size: 65_536,
     kernels: Eager,
     row_updates: RowUpdates::Fused,
+    dense_updates: DenseUpdateCalls::Grouped,
     plan: TableRow,
     is_judged: false,
 };

@@ -3,7 +3,7 @@
 use kernel_model::host_costs::HostCosts;
 use plan::check::{MeasuredRank, PlanCheck, check};
 use plan::{Constraints, PlanOptions, PlanProblem, PlanTarget, plan};
-use predict::step::{Conditions, Models, StepPrice, price};
+use predict::step::{Conditions, Models, StepPrice, StepPricer, price};
 use predict::workload::Workload;
 use schema::{FeatureStats, JobConfig, Rank, ShardingPlan, Tile, topology::Topology};
 
@@ -36,8 +36,10 @@ fn check_with(uneven: bool, factor: f64, noise: f64) -> PlanCheck {
     };
     let workload = Workload { config: &config, plan: &run_plan, features: &features };
     let predicted: StepPrice = price(workload, conditions).expect("a price");
+    let pricer = StepPricer::new(workload, conditions).expect("a price");
     let measured = predicted.ranks.iter().map(|rank| MeasuredRank {
         stages_ns: rank.stages.map(|stage| factor * stage.mean_ns),
+        copies_ns: pricer.exchange_copies(Rank(rank.rank)).map(|copies| factor * copies.mean_ns),
         step_ns: factor * predicted.cost.step.mean_ns,
     });
     check(&problem, &costs, &run_plan, &measured.collect::<Vec<_>>(), noise).expect("a check")
@@ -47,7 +49,7 @@ fn check_with(uneven: bool, factor: f64, noise: f64) -> PlanCheck {
 fn prices_follow_the_measured_ratios() {
     let found = check_with(true, 3.0, 0.0);
     let ratios = found.ratios;
-    for ratio in [ratios.lookup, ratios.update, ratios.dense] {
+    for ratio in [ratios.lookup, ratios.update, ratios.dense, ratios.exchange] {
         assert!((ratio - 3.0).abs() < 1e-9, "{ratios:?}");
     }
     let step_ns = found.predicted.cost.step.mean_ns;

@@ -103,7 +103,7 @@ fn number_from(variable: &str) -> Option<u64> {
 
 /// Returns the share of a step in which the mean rank waits for the slowest one.
 fn unevenness(step: &StepPrice) -> f64 {
-    let stages = [Stage::EmbeddingForward, Stage::EmbeddingBackward];
+    let stages = [Stage::Lookup, Stage::EmbeddingUpdate];
     let waits = stages.map(|stage| {
         let times = || step.ranks.iter().map(|rank| rank.stages[stage as usize].mean_ns);
         times().fold(0.0, f64::max) - times().sum::<f64>() / step.ranks.len() as f64

@@ -80,28 +80,46 @@ fn tables_larger_than_all_devices_need_more_hosts() {
     }
 }
 
+/// Returns whether the search finds a plan.
+fn has_plan(case: &RandomCase, constraints: &Constraints) -> bool {
+    let models = Models::shipped().expect("models");
+    let options = PlanOptions { budget: Some(200), ..PlanOptions::new(1) };
+    plan(&case.problem(&models, constraints), &options).is_ok()
+}
+
 #[test]
 fn a_batch_that_is_too_large_names_the_largest_that_fits() {
     let mut case = RandomCase::new(0);
     case.config.training.batch_size <<= 8;
     let batch = case.config.training.batch_size;
-    let found = lacking(&case, &Constraints::default(), &["a batch of"]);
-    assert!(found.batch.is_some_and(|fits| fits < batch), "{found}");
-    assert!(found.kind != "table_weights", "{found}");
+    let free = Constraints::default();
+    let found = lacking(&case, &free, &["a batch of"]);
+    let fits = found.batch.expect("a batch");
+    assert!(fits < batch && found.kind != "table_weights", "{found}");
+    case.config.training.batch_size = fits;
+    assert!(has_plan(&case, &free), "{found}");
 }
 
 #[test]
-fn a_reserve_that_is_too_large_names_the_largest_that_fits() {
+fn the_least_memory_and_the_largest_reserve_are_those_with_which_a_plan_fits() {
     let reserve = |bytes| Constraints { reserve_bytes: bytes, ..Constraints::default() };
-    let case = RandomCase::new(0);
+    let mut case = RandomCase::new(0);
     let words = ["beside the 30.5 GiB of plan.reserve_bytes", "it fits with"];
     let found = lacking(&case, &reserve(32_749_125_632), &words);
     let fits = found.reserve.expect("a reserve");
-    let models = Models::shipped().expect("models");
-    let options = PlanOptions { budget: Some(200), ..PlanOptions::new(1) };
-    assert!(plan(&case.problem(&models, &reserve(fits)), &options).is_ok(), "{found}");
+    assert!(found.to_string().contains(&format!("plan.reserve_bytes = {fits}")), "{found}");
+    assert!(has_plan(&case, &reserve(fits)), "{found}");
+    assert!(!has_plan(&case, &reserve(fits + found.needed / 100)), "{found}");
     // A reserve larger than the device leaves nothing.
     lacking(&case, &reserve(u64::MAX), &["at most 0 B"]);
+    // The memory that lacks without a reserve is tried in the same way.
+    let free = Constraints::default();
+    case.topology.device.memory_bytes = 2 << 30;
+    let found = lacking(&case, &free, &["more memory per rank"]);
+    case.topology.device.memory_bytes = found.needed;
+    assert!(has_plan(&case, &free), "{found}");
+    case.topology.device.memory_bytes = found.needed - found.needed / 100;
+    assert!(!has_plan(&case, &free), "{found}");
 }
 
 #[test]
@@ -191,6 +209,13 @@ fn pinned_placements_that_do_not_exist_are_named() {
     let own = column.tables.get_mut("t1").expect("constraints");
     (own.layouts, own.most_ranks) = (None, Some(1));
     check(&case, &column, "expected at most the 1 ranks of most_ranks, got 2 ranks");
+    let alone = "expected several ranks for the parts of the layout column, got rank 3 alone";
+    check(&case, &pinned("t1", Layout::Column { parts: 2 }, [3, 3]), alone);
+    check(&case, &pinned("t1", Layout::Row, [3]), "the layout row, got rank 3 alone");
+    let hosts = "expected several hosts for the layout table-row, got 1 host";
+    check(&case, &pinned("t1", Layout::TableRow, [0, 1]), hosts);
+    let grid = Layout::Grid { columns: 2 };
+    check(&case, &pinned("t1", grid, [0, 1, 2, 3]), "for the layout grid, got 1 host");
     let apart = "expected the rows of a column part on one host";
     check(&on("2xv100x4"), &pinned("t1", Layout::TableRow, [3, 4]), apart);
 }

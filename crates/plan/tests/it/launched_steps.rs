@@ -4,7 +4,7 @@
 use plan::launch_plan::{self, DenseLaunches, InputRounds, InputThread, LaunchPlan};
 use plan::launched::{AfterLaunch, LaunchQueue, LaunchedStage, simulate};
 use predict::calibration::shipped::{JobKind, ShippedOverheads};
-use predict::step::host::{StageHosts, predict_stage_hosts};
+use predict::step::host::{DenseUpdateCalls, StageHosts, predict_host, predict_stage_hosts};
 use predict::step::{Conditions, Models, StepPricer};
 use predict::workload::Workload;
 use schema::topology::ProductFormat;
@@ -69,7 +69,7 @@ fn optimizations_of_the_pipeline_remove_launches_and_waits() {
         .read()
         .expect("overheads");
     for_each_pricer(|pricer, workload| {
-        let hosts = predict_stage_hosts(workload, &host);
+        let hosts = predict_stage_hosts(workload, &host, DenseUpdateCalls::Grouped);
         let stages = |plan: LaunchPlan| launch_plan::list_stages(pricer, &hosts, plan);
         let before = LaunchPlan::TORCHREC;
         let own = LaunchPlan { input: InputThread::Own, ..before };
@@ -88,6 +88,9 @@ fn optimizations_of_the_pipeline_remove_launches_and_waits() {
         let [before, own, graph, dropped] =
             [before, own, graph, dropped].map(|stages| simulate(&stages));
         assert!(before.step_ns >= before.host_ns && graph.host_ns < 0.9 * before.host_ns);
+        // `rowmill plan` and `rowmill plan simulate` have the same host.
+        let predicted_ns = predict_host(workload, &host, DenseUpdateCalls::Grouped).ns;
+        assert!((before.host_ns / predicted_ns - 1.0).abs() < 1e-9, "{predicted_ns}");
         assert!(own.host_ns <= before.host_ns);
         for faster in [own, graph, dropped] {
             // Another order of exchanges on the links may cost a little.

@@ -1,12 +1,13 @@
 //! Searches: determinism, pinned tables, and that no heuristic is better.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
-use plan::PlanTarget;
 use plan::explain::PlacementReason;
 use plan::{
-    Baseline, Constraints, Layout, LayoutKind, Placement, PlanMethod, PlanOptions, PlanProblem,
-    TableConstraints, explain, plan,
+    Baseline, Constraints, Error, Layout, LayoutKind, Placement, PlanMethod, PlanOptions,
+    PlanProblem, PlanTarget, SearchProgress, TableConstraints, explain, plan, plan_observed,
 };
 use predict::step::{Conditions, Models, price};
 use predict::workload::Workload;
@@ -145,6 +146,52 @@ fn searches_of_many_tables_end_within_their_budget() {
         // The starting plans are priced in addition, at most 100 for each table.
         assert!(found.priced < budget + 100 * tables as u64, "{} plans priced", found.priced);
     }
+}
+
+/// A search that is ended at once has the plan of its first start, or none if that does not fit.
+#[test]
+fn an_ended_search_has_the_best_plan_so_far() {
+    let models = Models::shipped().expect("models");
+    let constraints = Constraints::default();
+    let mut case = RandomCase::new(1);
+    let end = |options: &PlanOptions, case: &RandomCase| {
+        let problem = case.problem(&models, &constraints);
+        plan_observed(&problem, options, &|_| ControlFlow::Break(()))
+    };
+    let options = PlanOptions::new(3);
+    let ended = end(&options, &case).expect("a plan");
+    let tables = case.config.model.tables.len() as u64;
+    assert!(ended.baselines.len() == 1 && ended.priced <= 4 * tables, "{}", ended.priced);
+    // The observer learns how many plans are expected, and the number grows with every report.
+    let reports = RefCell::new(Vec::new());
+    let observe = |progress: SearchProgress| {
+        reports.borrow_mut().push(progress);
+        ControlFlow::Continue(())
+    };
+    let options = PlanOptions { budget: Some(500), ..options };
+    plan_observed(&case.problem(&models, &constraints), &options, &observe).expect("a plan");
+    let reports = reports.into_inner();
+    assert!(reports.len() > 10 && reports.is_sorted_by(|a, b| a.priced < b.priced));
+    assert!(reports.iter().all(|report| report.priced <= report.expected));
+    case.topology.device.memory_bytes = 1 << 20;
+    assert!(matches!(end(&options, &case), Err(Error::Ended)));
+}
+
+/// If the host limits the step, plans whose time it hides are compared by memory.
+#[test]
+fn time_that_the_host_hides_is_not_worth_memory() {
+    let models = Models::shipped().expect("models");
+    let constraints = Constraints::default();
+    let case = RandomCase::new(1);
+    let mut problem = case.problem(&models, &constraints);
+    let options = PlanOptions { budget: Some(2_000), ..PlanOptions::new(3) };
+    let fast = plan(&problem, &options).expect("a plan");
+    // The host takes several times as long as the devices.
+    problem.conditions.launch_ns = fast.cost.device_ns / 20.0;
+    let hidden = plan(&problem, &options).expect("a plan");
+    assert!(hidden.cost.step.mean_ns > 1.25 * hidden.cost.device_ns, "{hidden:?}");
+    assert!(hidden.cost.device_ns >= fast.cost.device_ns);
+    assert!(hidden.cost.peak_bytes < fast.cost.peak_bytes, "{:?} {:?}", hidden.cost, fast.cost);
 }
 
 #[test]

@@ -135,11 +135,11 @@ impl Pricer<'_> {
 
 fn stage(op: &Op) -> Stage {
     match op {
-        Op::InputDist { .. } | Op::InputWait { .. } => Stage::InputDist,
-        Op::EmbeddingForward { .. } => Stage::EmbeddingForward,
-        Op::OutputDist { .. } => Stage::OutputDist,
-        Op::GradientDist { .. } => Stage::GradientDist,
-        Op::EmbeddingBackward { .. } => Stage::EmbeddingBackward,
+        Op::InputDist { .. } | Op::InputWait { .. } => Stage::InputDistribution,
+        Op::EmbeddingForward { .. } => Stage::Lookup,
+        Op::OutputDist { .. } => Stage::PooledExchange,
+        Op::GradientDist { .. } => Stage::GradientExchange,
+        Op::EmbeddingBackward { .. } => Stage::EmbeddingUpdate,
         Op::AllReduce { .. } => Stage::AllReduce,
         _ => Stage::Dense,
     }

@@ -23,6 +23,16 @@ pub struct HostTime {
     pub modeled: u32,
 }
 
+/// How the host launches the updates of dense weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DenseUpdateCalls {
+    /// The operators of one layer's update serve all layers, as in PyTorch 2 on a GPU.
+    #[default]
+    Grouped,
+    /// Each layer has operators of its own, as in PyTorch 1.
+    ByLayer,
+}
+
 /// The host's time of each stage of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StageHosts {
@@ -46,21 +56,18 @@ impl StageHosts {
         let own = self.stages.iter().filter(|host| host.stage == stage);
         own.map(|host| host.time.ns).sum()
     }
-
-    /// Returns the nanoseconds in which the host launches the longest operation of a stage.
-    #[must_use]
-    pub fn call_ns(&self, stage: Stage) -> f64 {
-        let own = self.stages.iter().filter(|host| host.stage == stage);
-        own.map(|host| host.time.ns).fold(0.0, f64::max)
-    }
 }
 
 /// Predicts the host's time of a step from the overheads of a host. Forward, backward and update
 /// follow each other, although autograd runs on a thread of its own, because each waits for the
 /// one before it.
 #[must_use]
-pub fn predict_host(workload: Workload<'_>, host: &Calibration) -> HostTime {
-    let stages = predict_stage_hosts(workload, host).stages;
+pub fn predict_host(
+    workload: Workload<'_>,
+    host: &Calibration,
+    updates: DenseUpdateCalls,
+) -> HostTime {
+    let stages = predict_stage_hosts(workload, host, updates).stages;
     stages.iter().fold(HostTime::default(), |sum, StageHost { time, .. }| HostTime {
         ns: sum.ns + time.ns,
         operators: sum.operators + time.operators,
@@ -71,7 +78,11 @@ pub fn predict_host(workload: Workload<'_>, host: &Calibration) -> HostTime {
 /// Predicts the host's time of each stage of a step, from the overheads of a host. The time of
 /// loading a batch belongs to [`Stage::Copy`].
 #[must_use]
-pub fn predict_stage_hosts(workload: Workload<'_>, host: &Calibration) -> StageHosts {
+pub fn predict_stage_hosts(
+    workload: Workload<'_>,
+    host: &Calibration,
+    updates: DenseUpdateCalls,
+) -> StageHosts {
     let samples = (0..workload.ranks()).map(|rank| workload.samples(rank)).max().unwrap_or(0);
     let operators = operators();
     let mut stages = Vec::new();
@@ -97,8 +108,14 @@ pub fn predict_stage_hosts(workload: Workload<'_>, host: &Calibration) -> StageH
     }
     let graph = dense::graph(workload, Schedule::PIPELINED);
     let mut writer = DenseWriter::new(workload, samples, DenseUpdates::Apart);
+    let mut is_updated = false;
     for action in &graph.actions {
         for op in writer.list_stage(&graph, action) {
+            let is_update = matches!(action.stage, Stage::DenseUpdate(_));
+            if is_update && is_updated && updates == DenseUpdateCalls::Grouped {
+                continue;
+            }
+            is_updated |= is_update;
             add(action.stage, op.name());
         }
     }

@@ -357,18 +357,27 @@ impl<'a> StepPricer<'a> {
             update: self.update(load).max(backward),
             lane: Estimate::default(),
         };
+        // Vectors for other ranks are copied into messages behind the lookup, and gradients out of
+        // messages before the update.
+        let [sent, received] = self.message_copies(rank);
+        times.lookup = times.lookup.plus(sent);
+        times.update = times.update.plus(received);
         if let (Some(host), true) = (&self.host, self.loads.len() > 1) {
-            // Vectors for other ranks are copied into messages behind the lookup, and gradients out
-            // of messages before the update.
-            let values = |samples: usize| load.width * samples as f64;
-            let sent = self.copied(values(self.batch - self.samples[rank]));
-            times.lookup = times.lookup.plus(sent);
-            times.update = times.update.plus(self.copied(values(self.batch)));
             times.lane = host
                 .price_distribution(&load.distributed)
                 .plus(host.price_distribution(&load.replica_ids));
         }
         times
+    }
+
+    /// Returns the times in which a rank copies vectors for other ranks into messages, and
+    /// gradients out of messages.
+    fn message_copies(&self, rank: usize) -> [Estimate; 2] {
+        if self.loads.len() < 2 {
+            return [Estimate::default(); 2];
+        }
+        let copied = |samples: usize| self.copied(self.loads[rank].width * samples as f64);
+        [copied(self.batch - self.samples[rank]), copied(self.batch)]
     }
 
     /// Returns the time in which a rank copies its samples' vectors of all tiles out of messages.
@@ -385,6 +394,18 @@ impl<'a> StepPricer<'a> {
     fn copied(&self, values: f64) -> Estimate {
         let price = |host: &HostCosts| host.price_copy(2.0 * VALUE * values);
         self.host.as_ref().map_or_else(Estimate::default, price)
+    }
+
+    /// Returns the times for which a rank computes within its exchanges of pooled vectors and of
+    /// gradients: it copies messages, and sums gradients of replicated tables. Waits are left out.
+    ///
+    /// # Panics
+    /// Panics if the rank does not exist.
+    #[must_use]
+    pub fn exchange_copies(&self, rank: Rank) -> [Estimate; 2] {
+        let [sent, received] = self.message_copies(rank.index());
+        let copies = self.sample_copies();
+        [sent.plus(copies), received.plus(copies).plus(self.replica_gradients())]
     }
 
     /// Returns the time by which each stage lengthens the step, in the order of [`Stage::ALL`].
@@ -493,13 +514,20 @@ impl<'a> StepPricer<'a> {
         let (cost, stages, launches) = (self.cost, self.stages(), self.launches());
         let rank = |rank: usize| {
             let mut own = stages;
+            // Copies into and out of messages belong to the exchanges.
+            let [sent, received] = self.message_copies(rank);
             let RankTimes { lookup, update, .. } = self.times[rank];
-            own[Stage::EmbeddingForward as usize] = lookup;
-            own[Stage::EmbeddingBackward as usize] = update;
+            for (stage, copies) in
+                [(Stage::PooledExchange, sent), (Stage::GradientExchange, received)]
+            {
+                own[stage as usize] = own[stage as usize].plus(copies);
+            }
+            own[Stage::Lookup as usize] = lookup.beyond(sent);
+            own[Stage::EmbeddingUpdate as usize] = update.beyond(received);
             if rank == 0 && self.bottom_width > 0.0 {
                 let [forward, backward] = self.dense.bottom;
-                own[Stage::EmbeddingForward as usize] = forward;
-                own[Stage::EmbeddingBackward as usize] = backward;
+                own[Stage::Lookup as usize] = forward;
+                own[Stage::EmbeddingUpdate as usize] = backward;
             }
             let busy_ns: f64 = own.iter().map(|time| time.mean_ns).sum();
             let wait_ns = (cost.step.mean_ns - busy_ns).max(0.0);

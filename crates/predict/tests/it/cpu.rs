@@ -142,8 +142,8 @@ fn two_ranks_share_the_threads_and_pay_for_what_they_exchange() {
     let (one, two) = (price(1).expect("a price"), price(2).expect("a price"));
     let ratio = two.cost.step.mean_ns / one.cost.step.mean_ns;
     assert!((0.9..2.0).contains(&ratio), "{ratio}");
-    let exchanged = two.stages[step::Stage::OutputDist as usize].mean_ns;
-    assert!(exchanged > 0.0 && one.stages[step::Stage::OutputDist as usize].mean_ns == 0.0);
+    let exchanged = two.stages[step::Stage::PooledExchange as usize].mean_ns;
+    assert!(exchanged > 0.0 && one.stages[step::Stage::PooledExchange as usize].mean_ns == 0.0);
     assert_eq!((two.ranks.len(), two.ranks[0].memory.reserve), (2, 0));
     let error = price(3).expect_err("three ranks on two threads").to_string();
     assert!(error.contains("at most a rank for each of 2 threads, got 3 ranks"), "{error}");

@@ -366,7 +366,7 @@ fn split_columns_exchange_the_terms_of_their_own_rows_only() {
     let workload = Workload { config: &config, plan: &plan, features: &features };
     let mut pricer = StepPricer::new(workload, conditions).expect("a pricer");
     let gradient_ns = |pricer: &StepPricer<'_>| {
-        pricer.clone().into_price().stages[Stage::GradientDist as usize].mean_ns
+        pricer.clone().into_price().stages[Stage::GradientExchange as usize].mean_ns
     };
     let mut split = |table: u32, ranks: [u32; 2]| {
         let rows = 0..config.model.tables[table as usize].rows;

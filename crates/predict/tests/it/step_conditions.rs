@@ -81,7 +81,7 @@ fn stages_add_up_and_overlaps_hide_exchanges() {
     }
     assert!(pipelined.cost.step.mean_ns < serial.cost.step.mean_ns);
     // The ids of the next batch travel beside the dense layers.
-    assert_eq!(stage_ns(&pipelined, Stage::InputDist), 0.0);
+    assert_eq!(stage_ns(&pipelined, Stage::InputDistribution), 0.0);
     for overlap in Overlap::ALL {
         let one = at(Schedule::SERIAL.with(overlap));
         assert!(one.cost.step.mean_ns <= serial.cost.step.mean_ns, "{overlap:?}");
@@ -102,7 +102,7 @@ fn hosts_add_up_partial_sums_before_they_send_them() {
     let apart = ShardingPlan::new(32, by_host.tiles().to_vec(), &config.model.tables);
     let apart = priced(&config, &apart.expect("a plan"), conditions);
     let reduced = priced(&config, &by_host, conditions);
-    let [sums, all] = [&reduced, &apart].map(|price| stage_ns(price, Stage::OutputDist));
+    let [sums, all] = [&reduced, &apart].map(|price| stage_ns(price, Stage::PooledExchange));
     assert!(sums < 0.5 * all, "{sums} {all}");
 
     // A tile that leaves its host leaves the sum as well, until it is back.
@@ -126,7 +126,7 @@ fn bag_sizes_of_the_configuration_replace_the_default() {
     let mut single = config.clone();
     single.synthetic.bag_sizes.clear();
     let single = priced(&single, &plan, Conditions::new(&topology, &models));
-    assert!(stage_ns(&sized, Stage::EmbeddingForward) > stage_ns(&single, Stage::EmbeddingForward));
+    assert!(stage_ns(&sized, Stage::Lookup) > stage_ns(&single, Stage::Lookup));
     // The offsets of bags do not grow.
     assert!(sized.ranks[0].memory.ids > 2 * single.ranks[0].memory.ids);
 }
@@ -164,6 +164,6 @@ fn a_bottom_mlp_on_one_rank_takes_the_whole_batch() {
     };
     let [shared, first] = [BottomMlp::DataParallel, BottomMlp::FirstRank].map(at);
     assert!(stage_ns(&first, Stage::Dense) < stage_ns(&shared, Stage::Dense));
-    assert!(stage_ns(&first, Stage::OutputDist) >= stage_ns(&shared, Stage::OutputDist));
+    assert!(stage_ns(&first, Stage::PooledExchange) >= stage_ns(&shared, Stage::PooledExchange));
     assert!(first.cost.step.mean_ns > shared.cost.step.mean_ns);
 }

@@ -175,6 +175,12 @@ errors_with_hints! {
         )]
         #[hint("metrics.jsonl and run.json must be those of one run")]
         CheckedTiming { run: PathBuf, expected: u32, got: usize },
+        #[error(
+            "--threads: expected {recorded} for each rank, as {} records, got {got}",
+            run.join("run.json").display()
+        )]
+        #[hint("leave --threads out, because the run is checked with its own threads")]
+        CheckedThreads { run: PathBuf, recorded: usize, got: usize },
         #[error("{}: expected a plan of the model's tables, got one of another model", run.display())]
         #[hint("run.json and the checkpoints must be those of one run")]
         CheckedTables { run: PathBuf },

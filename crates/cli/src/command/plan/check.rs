@@ -72,7 +72,7 @@ enum Verdict {
 #[derive(Serialize)]
 struct CorrectedPrices {
     lookup: f64,
-    update: f64,
+    embedding_update: f64,
     dense: f64,
     exchange: f64,
 }
@@ -117,9 +117,9 @@ pub fn run(args: &PlanCheckArgs, session: &Session) -> Result<(), Error> {
     let layout = HostLayout::with_ranks_per_host(ranks as usize, per_host as u32)
         .map_err(|source| UsageError::Hosts { source })?;
     let run_plan = fixed.plan.on_hosts(layout.clone());
-    let costs = host_costs(per_host, session);
-    let threads = (session.threads / per_host).max(1) as f64;
-    let topology = cpu_topology(hosts as u32, per_host as u32, threads);
+    let threads = run_threads(run, per_host, session)?;
+    let costs = host_costs(per_host, threads);
+    let topology = cpu_topology(hosts as u32, per_host as u32, threads as f64);
     let models = Models::shipped()?;
     let features = planned_features(&config, None)?;
     let schedule = record::schedule(run).unwrap_or_default();
@@ -137,6 +137,23 @@ pub fn run(args: &PlanCheckArgs, session: &Session) -> Result<(), Error> {
     match session.console.format {
         OutputFormat::Json => session.console.json(&report),
         _ => table_output::write_rows(session.console, &report.stages, TableTarget::default()),
+    }
+}
+
+/// Returns the number of threads of each rank of a run, which are those of its record.
+fn run_threads(run: &Path, per_host: usize, session: &Session) -> Result<usize, UsageError> {
+    let Some(recorded) = record::threads_per_rank(run) else {
+        let assumed = (session.threads / per_host).max(1);
+        session.console.say(format_args!(
+            "threads per rank: {assumed}, because run.json of this earlier version does not record \
+             them and --threads divides among the {per_host} ranks of a host"
+        ));
+        return Ok(assumed);
+    };
+    let given = session.has_own_threads.then_some((session.threads / per_host).max(1));
+    match given.filter(|given| *given != recorded) {
+        None => Ok(recorded),
+        Some(got) => Err(UsageError::CheckedThreads { run: run.to_owned(), recorded, got }),
     }
 }
 
@@ -181,6 +198,7 @@ impl RunTimes {
             stages_ns: std::array::from_fn(|stage| {
                 1e6 * mean(rank, &|timing| stage_ms(timing)[stage])
             }),
+            copies_ns: [0, 1].map(|at| 1e6 * mean(rank, &|timing| copies_ms(timing)[at])),
             step_ns: 1e6 * mean(rank, &|timing| timing.step_ms),
         };
         let steps: Vec<f64> = warm.iter().map(|one| one.timing[0].step_ms).collect();
@@ -202,6 +220,14 @@ fn stage_ms(timing: &RankTiming) -> [f64; STAGES] {
         timing.all_reduce_ms,
         timing.gradient_exchange_ms,
         timing.update_ms,
+    ]
+}
+
+/// Returns the times of the exchanges of pooled vectors and of gradients without waits.
+fn copies_ms(timing: &RankTiming) -> [f64; 2] {
+    [
+        timing.pooled_exchange_ms - timing.exposed_pooled_exchange_ms,
+        timing.gradient_exchange_ms - timing.exposed_gradient_exchange_ms,
     ]
 }
 
@@ -232,7 +258,7 @@ impl CheckReport {
             predicted_step_ns: found.predicted.cost.step.mean_ns,
             measured_step_ns: found.measured_ns,
             unpriced_ns: found.unpriced_ns,
-            ratios: CorrectedPrices { lookup, update, dense, exchange },
+            ratios: CorrectedPrices { lookup, embedding_update: update, dense, exchange },
             differences: differences(found, times),
             verdict: if found.better.is_some() { Verdict::BetterPlan } else { Verdict::Keep },
             best_gain_pct: 100.0 * (1.0 - found.best_ns / found.measured_ns),
@@ -262,10 +288,10 @@ impl CheckReport {
                 one.stage, one.why
             ));
         }
-        let CorrectedPrices { lookup, update, dense, exchange } = self.ratios;
+        let CorrectedPrices { lookup, embedding_update, dense, exchange } = self.ratios;
         console.say(format_args!(
-            "measured ÷ predicted time, without waits: lookup {lookup:.2}, update {update:.2}, \
-             dense {dense:.2}, exchange {exchange:.2}"
+            "measured ÷ predicted time, without waits: lookup {lookup:.2}, \
+             embedding_update {embedding_update:.2}, dense {dense:.2}, copies of messages {exchange:.2}"
         ));
         console.say(format_args!(
             "with prices multiplied by these ratios, the predicted step of this plan is {}; its \
@@ -324,12 +350,12 @@ fn differences(found: &PlanCheck, times: &RunTimes) -> Vec<StageDifference> {
 /// exchange itself was as fast as predicted, so that the other ranks only waited in it.
 fn meaning_of_longer(stage: Stage, is_only_wait: bool) -> &'static str {
     match stage {
-        Stage::InputDist => {
+        Stage::InputDistribution => {
             "the ids of the next batch are distributed beside the computation, so the prediction \
              has this work in the stages that it slows down; the measured time is the wait for the \
              rest"
         }
-        Stage::EmbeddingForward | Stage::EmbeddingBackward => {
+        Stage::Lookup | Stage::EmbeddingUpdate => {
             "bags or ids differ from the statistics of the features, or the core is slower or busy"
         }
         Stage::Dense => "products are slower on this core",
@@ -343,7 +369,7 @@ fn meaning_of_longer(stage: Stage, is_only_wait: bool) -> &'static str {
 /// Returns what it means that a stage takes less time than predicted.
 fn meaning_of_shorter(stage: Stage) -> &'static str {
     match stage {
-        Stage::EmbeddingForward | Stage::EmbeddingBackward => {
+        Stage::Lookup | Stage::EmbeddingUpdate => {
             "bags or ids differ from the statistics of the features, or the core is faster"
         }
         Stage::Dense => "products are faster on this core",

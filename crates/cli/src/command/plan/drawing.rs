@@ -8,6 +8,7 @@ use schema::Bytes;
 use schema::unit::counted;
 use setup::render;
 
+use super::axis::{round_ticks, unit_of_bytes};
 use crate::command::predict::drawing::escaped;
 
 const WIDTH: f64 = 960.0;
@@ -18,9 +19,11 @@ const PANEL: f64 = 226.0;
 const HIGH: f64 = 150.0;
 const COLORS: [&str; 5] = ["#4878a8", "#6aa56a", "#d98a3d", "#8a6bb1", "#999999"];
 const LIMIT_COLOR: &str = "#b33";
-/// Highest limit to which the axis reaches, relative to the highest bar. A limit above it is drawn
-/// at the top of the axis, because bars would be too flat.
+/// Highest limit to which the axis reaches, relative to the highest bar. A limit above it is named
+/// above the axis without a line, because bars would be too flat.
 const REACHED: f64 = 2.5;
+/// Most labels of the axis besides that of 0.
+const TICKS: usize = 5;
 /// Height of the axis above the highest bar if the limit is not on it.
 const ABOVE: f64 = 1.2;
 
@@ -32,7 +35,7 @@ pub fn draw_plan(problem: &PlanProblem<'_>, price: &StepPrice) -> String {
     let times = price.ranks.iter().map(|rank| {
         let stage_ns = |stage: Stage| rank.stages[stage as usize].mean_ns;
         let exchange_ns = Stage::EXCHANGES.into_iter().map(stage_ns).sum();
-        let own = [stage_ns(Stage::EmbeddingForward), stage_ns(Stage::EmbeddingBackward)];
+        let own = [stage_ns(Stage::Lookup), stage_ns(Stage::EmbeddingUpdate)];
         vec![own[0], own[1], exchange_ns, stage_ns(Stage::Dense)]
     });
     let memory = price.ranks.iter().map(|rank| {
@@ -63,9 +66,15 @@ pub fn draw_plan(problem: &PlanProblem<'_>, price: &StepPrice) -> String {
         &[
             Panel {
                 title: "Time of a step by rank",
-                parts: &["lookups", "row updates", "exchanges", "dense layers"],
+                parts: &[
+                    Stage::Lookup.name(),
+                    Stage::EmbeddingUpdate.name(),
+                    "all exchanges",
+                    Stage::Dense.name(),
+                ],
                 bars: times.collect(),
                 limit: PanelLimit { name: step_name, value: step },
+                unit: 1.0,
                 format: render::nanos,
             },
             Panel {
@@ -73,6 +82,7 @@ pub fn draw_plan(problem: &PlanProblem<'_>, price: &StepPrice) -> String {
                 parts: &["table weights", "optimizer states", "dense parameters", "other"],
                 bars: memory.collect(),
                 limit: PanelLimit { name: "capacity", value: capacity as f64 },
+                unit: unit_of_bytes(price.cost.peak_bytes as f64),
                 format: |bytes| Bytes(bytes as u64).to_string(),
             },
         ],
@@ -93,6 +103,8 @@ struct Panel<'a> {
     /// Values of each rank, in the order of `parts`.
     bars: Vec<Vec<f64>>,
     limit: PanelLimit<'a>,
+    /// Value of which the labels of the axis are round multiples.
+    unit: f64,
     format: fn(f64) -> String,
 }
 
@@ -133,10 +145,9 @@ fn draw_panel(svg: &mut String, panel: &Panel<'_>, top: f64) {
         (LEFT + end) / 2.0,
         base + 28.0,
     );
-    for quarter in 0..=4 {
-        let share = f64::from(quarter) / 4.0;
-        let y = base - share * HIGH;
-        let label = if quarter == 0 { "0".to_owned() } else { (panel.format)(share * reach) };
+    for tick in round_ticks(reach, panel.unit, TICKS) {
+        let y = base - tick * scale;
+        let label = if tick > 0.0 { (panel.format)(tick) } else { "0".to_owned() };
         let _ = writeln!(
             svg,
             "<line x1=\"{LEFT}\" x2=\"{end:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>\n\
@@ -173,18 +184,7 @@ fn draw_panel(svg: &mut String, panel: &Panel<'_>, top: f64) {
             );
         }
     }
-    let PanelLimit { name, value } = panel.limit;
-    let y = if is_on_axis { base - value * scale } else { base - HIGH };
-    let beyond = if is_on_axis { "" } else { " (beyond the axis)" };
-    let _ = writeln!(
-        svg,
-        "<line x1=\"{LEFT}\" x2=\"{end:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" \
-         stroke=\"{LIMIT_COLOR}\" stroke-width=\"1.5\" stroke-dasharray=\"5 3\"/>\n\
-         <text x=\"{end:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"{LIMIT_COLOR}\">\
-         {name} {}{beyond}</text>",
-        y - 4.0,
-        (panel.format)(value),
-    );
+    draw_limit(svg, panel, is_on_axis.then_some(base - panel.limit.value * scale), base - HIGH);
     for (at, part) in panel.parts.iter().enumerate() {
         // The legend lists the parts in the order of a bar, the highest one on top.
         let y = base - HIGH + 14.0 + 18.0 * (panel.parts.len() - 1 - at) as f64;
@@ -198,4 +198,26 @@ fn draw_panel(svg: &mut String, panel: &Panel<'_>, top: f64) {
             end + 30.0,
         );
     }
+}
+
+/// Draws the line of a limit at `line`, or names a limit that is not on the axis above its `top`.
+fn draw_limit(svg: &mut String, panel: &Panel<'_>, line: Option<f64>, top: f64) {
+    let PanelLimit { name, value } = panel.limit;
+    let end = WIDTH - RIGHT;
+    let beyond = if line.is_some() { "" } else { " (beyond the axis)" };
+    // Writing to a `String` cannot fail, so the results are ignored.
+    if let Some(y) = line {
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{LEFT}\" x2=\"{end:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" \
+             stroke=\"{LIMIT_COLOR}\" stroke-width=\"1.5\" stroke-dasharray=\"5 3\"/>"
+        );
+    }
+    let _ = writeln!(
+        svg,
+        "<text x=\"{end:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"{LIMIT_COLOR}\">\
+         {name} {}{beyond}</text>",
+        line.unwrap_or(top) - 4.0,
+        (panel.format)(value),
+    );
 }

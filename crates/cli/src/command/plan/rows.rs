@@ -20,7 +20,7 @@ pub struct RankRow {
     table_bytes: u64,
     total_bytes: u64,
     lookup_ns: f64,
-    update_ns: f64,
+    embedding_update_ns: f64,
     exchange_ns: f64,
     dense_ns: f64,
     /// Time of the rank's own lookups and updates, and of the stages that all ranks share.
@@ -50,6 +50,9 @@ pub struct RuleRow {
     pub device_ns: f64,
     /// Relative to the plan that was chosen, in percent.
     pub slower_pct: f64,
+    /// The device's time relative to that of the chosen plan, in percent. It differs while the host
+    /// hides the device.
+    pub device_slower_pct: f64,
     pub peak_bytes: u64,
     pub fits: bool,
 }
@@ -112,6 +115,10 @@ fn reason(reason: PlacementReason) -> String {
             format!("faster ones need {needed} of {capacity}, most of it {kind}")
         }
         PlacementReason::Fastest => "the fastest".to_owned(),
+        PlacementReason::Hidden => {
+            "as fast as all; the host hides the time that others save, and they need more memory"
+                .to_owned()
+        }
         PlacementReason::NotFastest => {
             "not the fastest; the search was short (--effort) or had another --cost".to_owned()
         }
@@ -135,8 +142,8 @@ fn rank_row(plan: &ShardingPlan, price: &RankPrice) -> RankRow {
         tables: tables.len(),
         table_bytes: price.memory.table_weights + price.memory.table_states,
         total_bytes: price.memory.total(),
-        lookup_ns: stage_ns(Stage::EmbeddingForward),
-        update_ns: stage_ns(Stage::EmbeddingBackward),
+        lookup_ns: stage_ns(Stage::Lookup),
+        embedding_update_ns: stage_ns(Stage::EmbeddingUpdate),
         exchange_ns,
         dense_ns: stage_ns(Stage::Dense),
         busy_ns: price.stages.iter().map(|stage| stage.mean_ns).sum(),

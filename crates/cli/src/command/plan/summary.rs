@@ -70,8 +70,8 @@ impl PlanSummary {
         price: &StepPrice,
     ) -> Self {
         let (mean, most) = price.ranks.iter().fold((0.0, 0.0_f64), |(sum, most), rank| {
-            let own = rank.stages[Stage::EmbeddingForward as usize].mean_ns
-                + rank.stages[Stage::EmbeddingBackward as usize].mean_ns;
+            let own = rank.stages[Stage::Lookup as usize].mean_ns
+                + rank.stages[Stage::EmbeddingUpdate as usize].mean_ns;
             (sum + own / price.ranks.len() as f64, most.max(own))
         });
         let stages = Stage::ALL.into_iter();
@@ -126,10 +126,11 @@ impl PlanSummary {
         let path = self.critical_path.iter().map(|one| format!("{} {}", one.stage, nanos(one.ns)));
         console.say(format_args!("critical path: {}", path.collect::<Vec<_>>().join(" + ")));
         if self.is_host_bound {
-            console.say(
-                "the host limits the step: plans are compared by the time of the devices, then by \
-                 memory",
-            );
+            console.say(format_args!(
+                "the host limits the step and hides the {} of the devices: of the plans whose time \
+                 it hides, one with little memory is chosen",
+                nanos(self.device_ns)
+            ));
         }
         console.say(format_args!(
             "imbalance: the slowest rank takes {:.2} times as long for its tables as the mean",

@@ -7,21 +7,27 @@ use plan::at_scale::SimulatedCase;
 use plan::launched::{LaunchQueue, LaunchedStage};
 use setup::render;
 
+use super::axis::round_ticks;
+
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 205.0;
 const RIGHT: f64 = 110.0;
 const ROW: f64 = 24.0;
 const BAR: f64 = 16.0;
+/// Number of names in a line of the legend.
+const LEGEND_COLUMNS: usize = 4;
+/// Most labels of a time axis besides that of 0.
+const TICKS: usize = 10;
 /// Color of the time for which a thread waits.
 const WAITING: &str = "#e4b7b7";
 /// Kinds of stages with their colors.
 const KINDS: [(&str, &str); 6] = [
-    ("batch", "#8c8c8c"),
-    ("ids", "#c0504d"),
-    ("lookup, row update", "#6aa56a"),
-    ("vectors, gradients", "#d98a3d"),
-    ("dense layers", "#4878a8"),
-    ("sums and updates", "#8a6bb1"),
+    ("copy", "#8c8c8c"),
+    ("input_distribution", "#c0504d"),
+    ("lookup, embedding_update", "#6aa56a"),
+    ("pooled_exchange, gradient_exchange", "#d98a3d"),
+    ("dense", "#4878a8"),
+    ("all_reduce, dense_update", "#8a6bb1"),
 ];
 
 /// Draws the cases below each other.
@@ -88,6 +94,7 @@ fn draw_timeline(svg: &mut String, case: &SimulatedCase, reach: f64, top: &mut f
         ),
     );
     *top += 22.0;
+    let first = *top;
     let threads = case.stages.iter().map(|stage| stage.thread + 1).max().unwrap_or(0);
     let timed = || case.stages.iter().zip(&case.step.stages);
     for thread in 0..threads {
@@ -110,13 +117,35 @@ fn draw_timeline(svg: &mut String, case: &SimulatedCase, reach: f64, top: &mut f
         }
         *top += ROW;
     }
-    *top += 10.0;
+    draw_axis(svg, reach, [first, *top]);
+    *top += 30.0;
+}
+
+/// Draws the time axis below rows, with a line through the rows at each label.
+fn draw_axis(svg: &mut String, reach: f64, [first, base]: [f64; 2]) {
+    let scale = (WIDTH - LEFT - RIGHT) / reach;
+    for tick in round_ticks(reach, 1.0, TICKS) {
+        let x = LEFT + tick * scale;
+        let label = if tick > 0.0 { render::nanos(tick) } else { "0".to_owned() };
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{first:.1}\" y2=\"{:.1}\" \
+             stroke=\"#888\" stroke-opacity=\"0.35\"/>\n\
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#555\">{label}</text>",
+            base + 3.0,
+            base + 15.0,
+        );
+    }
 }
 
 fn draw_legend(svg: &mut String, top: &mut f64) {
     let waiting = [("thread waits", WAITING)];
     for (at, (name, color)) in KINDS.into_iter().chain(waiting).enumerate() {
-        let left = 12.0 + 134.0 * at as f64;
+        let left = 12.0 + 232.0 * (at % LEGEND_COLUMNS) as f64;
+        if at > 0 && at % LEGEND_COLUMNS == 0 {
+            *top += 18.0;
+        }
         // Writing to a `String` cannot fail.
         let _ = writeln!(
             svg,
@@ -133,7 +162,9 @@ fn draw_bars(svg: &mut String, cases: &[SimulatedCase], top: &mut f64) {
     *top += 10.0;
     let longest =
         cases.iter().map(|case| case.row.step_ns.max(case.row.published_ns.unwrap_or(0.0)));
-    let scale = (WIDTH - LEFT - RIGHT) / longest.fold(1.0, f64::max);
+    let reach = longest.fold(1.0, f64::max);
+    let scale = (WIDTH - LEFT - RIGHT) / reach;
+    let first = *top;
     for case in cases {
         text(svg, 12.0, *top + 13.0, &case.row.case);
         let end = case.row.step_ns * scale;
@@ -146,7 +177,8 @@ fn draw_bars(svg: &mut String, cases: &[SimulatedCase], top: &mut f64) {
         text(svg, label, *top + 13.0, &render::nanos(case.row.step_ns));
         *top += ROW;
     }
-    *top += 8.0;
+    draw_axis(svg, reach, [first, *top]);
+    *top += 26.0;
 }
 
 /// Draws text that is already valid XML.

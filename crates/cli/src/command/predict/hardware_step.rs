@@ -9,13 +9,15 @@ use super::host_overheads::read_host;
 use super::learn::device;
 use super::learn::folder::HARDWARE;
 use super::on_cpu;
-use crate::args::{DenseKernelsChoice, PrecisionChoice, PredictStep, PricedKernels, StepRows};
+use crate::args::{
+    DenseKernelsChoice, PrecisionChoice, PredictStep, PricedHost, PricedKernels, StepRows,
+};
 use kernel_model::Estimate;
 use kernel_model::cpu::CpuModel;
 use predict::calibration::Calibration;
 use predict::calibration::shipped::JobKind;
 use predict::prediction::Binds;
-use predict::step::host::predict_host;
+use predict::step::host::{DenseUpdateCalls, predict_host};
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
 use schema::topology::{ProductFormat, add_hardware};
 use schema::unit::counted;
@@ -77,7 +79,7 @@ struct RankStagesRow {
     rank: u32,
     lookup_ns: f64,
     dense_ns: f64,
-    update_ns: f64,
+    embedding_update_ns: f64,
     exchange_ns: f64,
     wait_ns: f64,
     /// Bytes of weights and optimizer states.
@@ -331,7 +333,7 @@ pub fn run(
     if let Hardware::Devices(topology, _) = &hardware {
         report_hardware(topology, workload.plan.world_size() as usize, session);
     }
-    let host = StepHost::read(&hardware, args.host.launch_us, file, overheads, session)?;
+    let host = StepHost::read(&hardware, &args.host, file, overheads, session)?;
     StepHost::report(&host, session);
     let priced = price_with_host(&hardware, &workload, options, host.as_ref(), session)?;
     let price = &priced.price;
@@ -381,7 +383,7 @@ enum HostTimes {
     /// Nanoseconds of each launch.
     Launches(f64),
     /// Overheads that price PyTorch's operators.
-    Operators(Box<Calibration>),
+    Operators { overheads: Box<Calibration>, updates: DenseUpdateCalls },
 }
 
 impl StepHost {
@@ -392,13 +394,13 @@ impl StepHost {
     /// A file cannot be read, or the recorded host launched no kernels.
     pub fn read(
         hardware: &Hardware,
-        launch_us: Option<f64>,
+        priced: &PricedHost,
         calibration: Option<&Path>,
         overheads: Option<&str>,
         session: &Session,
     ) -> Result<Option<Self>, Error> {
         let Hardware::Devices(topology, _) = hardware else { return Ok(None) };
-        if let Some(us) = launch_us {
+        if let Some(us) = priced.launch_us {
             let text =
                 if us > 0.0 { format!("{us} µs per launch") } else { "left out".to_owned() };
             let origin = Some(format!("{text}, by --launch-us"));
@@ -409,7 +411,8 @@ impl StepHost {
             let expected = "recorded launches of GPU kernels".to_owned();
             return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
         }
-        let times = HostTimes::Operators(Box::new(host.calibration));
+        let overheads = Box::new(host.calibration);
+        let times = HostTimes::Operators { overheads, updates: priced.dense_updates() };
         Ok(Some(Self { times, origin: host.origin }))
     }
 
@@ -424,11 +427,11 @@ impl StepHost {
 
     /// Returns the host's nanoseconds per launch in a step with so many launches.
     pub fn launch_ns(&self, workload: &Workload, launches: f64, session: &Session) -> f64 {
-        let host = match &self.times {
+        let (host, updates) = match &self.times {
             HostTimes::Launches(ns) => return *ns,
-            HostTimes::Operators(host) => host,
+            HostTimes::Operators { overheads, updates } => (overheads, *updates),
         };
-        let time = predict_host(workload.borrowed(), host);
+        let time = predict_host(workload.borrowed(), host, updates);
         if time.modeled > 0 {
             session.console.detail(format_args!(
                 "{} of {} calls of operators are not among the overheads and take a typical time",
@@ -556,9 +559,9 @@ fn rank_row(rank: &predict::step::RankPrice) -> RankStagesRow {
     let stage_ns = |stage: Stage| rank.stages[stage as usize].mean_ns;
     RankStagesRow {
         rank: rank.rank,
-        lookup_ns: stage_ns(Stage::EmbeddingForward),
+        lookup_ns: stage_ns(Stage::Lookup),
         dense_ns: stage_ns(Stage::Dense),
-        update_ns: stage_ns(Stage::EmbeddingBackward),
+        embedding_update_ns: stage_ns(Stage::EmbeddingUpdate),
         exchange_ns: Stage::EXCHANGES.into_iter().map(stage_ns).sum(),
         wait_ns: rank.wait_ns,
         table_bytes: rank.memory.table_weights + rank.memory.table_states,

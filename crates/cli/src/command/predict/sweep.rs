@@ -23,7 +23,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
     let hardware: Vec<Hardware> =
         names.iter().map(|text| Hardware::from_name(text, models)).collect::<Result<_, _>>()?;
     let read_host = |hardware: &Hardware| {
-        StepHost::read(hardware, args.host.launch_us, None, args.overheads.as_deref(), session)
+        StepHost::read(hardware, &args.host, None, args.overheads.as_deref(), session)
     };
     let hosts: Vec<Option<StepHost>> = hardware.iter().map(read_host).collect::<Result<_, _>>()?;
     StepHost::report(hosts.iter().flatten(), session);
