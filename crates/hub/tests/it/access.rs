@@ -86,6 +86,8 @@ fn every_route_and_answer_is_as_openapi_describes() {
         ("/hub/v1/doctor", "?since=3h&run=slurm/101"),
         ("/hub/v1/sums", "?since=3h&by=user&by=run&step=hour"),
         ("/hub/v1/sums", "?since=1&until=60"),
+        ("/hub/v1/sums", "?since=3h&tree=cpu&by=host"),
+        ("/hub/v1/opportunities", "?since=3h"),
         ("/hub/v1/faults", "?since=3h"),
         ("/hub/v1/runs", "?since=3h"),
         ("/hub/v1/hosts", "?since=3h"),
