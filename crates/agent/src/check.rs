@@ -111,7 +111,8 @@ pub fn silent_sources(config: &Config) -> Vec<String> {
     let page = config.dcgm_page.as_ref().map(|url| counters::dcgm::ask(url));
     let mapping = config.job_mapping.as_ref().map(|folder| JobMapping::read(folder).check());
     let fields = config.dcgm_fields.as_ref().map(|path| dcgm::check_known(path));
-    let answers = [Some(driver), pods, page, mapping, fields];
+    let kubernetes = config.kubernetes.as_ref().map(|kubernetes| kubernetes.ask().map(drop));
+    let answers = [Some(driver), pods, kubernetes, page, mapping, fields];
     answers.into_iter().flatten().filter_map(Result::err).collect()
 }
 

@@ -12,6 +12,7 @@ use fleet::untrusted::{Privacy, UntrustedError, read_trusted};
 use serde::Deserialize;
 
 use crate::counters::interval::INTERVAL_S;
+use crate::kubernetes::KubernetesConfig;
 use crate::net::Net;
 use crate::periodic::policy::Policy;
 
@@ -51,6 +52,11 @@ count if its control group, its user or its work on the GPU confirms them:
   job_mapping = \"/run/rowmill-jobs\"
   pod_resources = \"/var/lib/kubelet/pod-resources/kubelet.sock\"
   pod_logs = \"/var/log/pods\"                 # joins names and UIDs of pods
+  [kubernetes]                               # names jobs and owners of pods; every key may be left out
+  pods_url = \"https://127.0.0.1:10250/pods\" # of the kubelet [default: the API server]
+  node = \"gpu-17\"                          # [default: the variable NODE_NAME]
+  user_label = \"example.org/owner\"         # label or annotation; workflow_label as well
+  job_labels = [\"training.kubeflow.org/job-name\"]  # otherwise the pod's controller
 
 The number of GPUs that this host should have; alert rules compare it with the GPUs found:
   expected_gpus = 8
@@ -180,6 +186,8 @@ pub struct Config {
     /// The kubelet's log folder, `/var/log/pods` by default. The names of its entries map the names
     /// of pods to their UIDs.
     pub pod_logs: Option<PathBuf>,
+    /// The source of the jobs and owners of pods.
+    pub kubernetes: Option<KubernetesConfig>,
     /// Name of this host in counter rows and in labels of metrics.
     pub host: Option<String>,
     /// File of the audit log. Without it, audit lines go to stderr.
@@ -503,6 +511,10 @@ impl Config {
         if let Some(url) = self.dcgm_page.as_ref().filter(|url| !is_page(url)) {
             let expected = "a URL such as http://127.0.0.1:9400/metrics";
             problems.push(wrong("dcgm_page", expected, &format!("{url:?}")));
+        }
+        let kubernetes = self.kubernetes.as_ref().and_then(KubernetesConfig::problem);
+        if let Some((key, expected, got)) = kubernetes {
+            problems.push(wrong(&format!("kubernetes: {key}"), expected, &got));
         }
         if let Some(address) = self.dynolog.filter(|at| !at.ip().is_loopback()) {
             let expected = "a loopback address such as 127.0.0.1:1778";

@@ -27,6 +27,7 @@ mod control;
 mod counters;
 mod gate;
 mod hub;
+mod kubernetes;
 mod lock;
 mod net;
 mod owners;
@@ -188,9 +189,9 @@ fn threads(state: &Arc<AgentState>, sink: RowSink, place: &SocketPlace) -> Resul
         }
         Err(error) => state.note(format!("steps of jobs are not received: {error}")),
     }
-    if let Some(socket) = state.config.pod_resources.clone() {
+    if state.config.pod_resources.is_some() || state.config.kubernetes.is_some() {
         let own = Arc::clone(state);
-        spawn("pods", 512 << 10, Box::new(move || pods::run(&own, &socket)))?;
+        spawn("pods", 512 << 10, Box::new(move || pods::run(&own)))?;
     }
     let (own, place) = (Arc::clone(state), place.clone());
     spawn("look", 512 << 10, Box::new(move || look(&own, &place)))

@@ -12,6 +12,7 @@ use fleet::allocation::{Holders, SchedulerRun};
 use prost::Message;
 use tokio::net::UnixStream;
 
+use crate::kubernetes::PodDirectory;
 use crate::state::{AgentState, lock};
 
 /// Time between two calls of the kubelet.
@@ -64,19 +65,35 @@ pub struct ContainerDevices {
     pub device_ids: Vec<String>,
 }
 
-/// Calls the kubelet periodically and records the answers, until the agent ends.
-pub fn run(state: &Arc<AgentState>, socket: &Path) {
+/// Asks the kubelet and Kubernetes periodically and records the answers, until the agent ends.
+pub fn run(state: &Arc<AgentState>) {
     let mut asked = None::<Instant>;
+    let mut directory = state.config.kubernetes.clone().map(PodDirectory::new);
     while !state.is_ending() {
         if asked.is_none_or(|asked| asked.elapsed() >= PERIOD) {
             asked = Some(Instant::now());
-            let answer = ask(socket);
-            // After a failed call the recorded allocations may be outdated, so they are dropped.
-            *lock(&state.pods) = answer.as_ref().map(holders).unwrap_or_default();
-            state.set_source("pods", answer.map(drop));
+            renew(state, directory.as_mut());
         }
         std::thread::sleep(Duration::from_millis(500));
     }
+}
+
+fn renew(state: &AgentState, directory: Option<&mut PodDirectory>) {
+    let mut holders_by_gpu = Holders::new();
+    if let Some(socket) = &state.config.pod_resources {
+        let answer = ask(socket);
+        // After a failed call the recorded allocations may be outdated, so they are dropped.
+        holders_by_gpu = answer.as_ref().map(holders).unwrap_or_default();
+        state.set_source("pods", answer.map(drop));
+    }
+    if let Some(directory) = directory {
+        if let Some(answer) = directory.renew(&holders_by_gpu) {
+            state.set_source("kubernetes", answer);
+            lock(&state.pod_runs).clone_from(directory.runs_by_uid());
+        }
+        directory.name_holders(&mut holders_by_gpu);
+    }
+    *lock(&state.pods) = holders_by_gpu;
 }
 
 /// Calls the kubelet once and returns the pods of this host.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fleet::allocation::{self, Holders, JobMapping};
+use fleet::allocation::{self, Holders, JobMapping, SchedulerRun};
 use fleet::ownership::{self, Claim, KnownGpu};
 use fleet::process::Process;
 use fleet::proto::Body;
@@ -52,6 +52,8 @@ pub struct AgentState {
     pub owners: Mutex<Owners>,
     /// Pods that hold GPUs, by the UUID of the GPU.
     pub pods: Mutex<Holders>,
+    /// Runs of the pods of this host by UID, as Kubernetes lists them.
+    pub pod_runs: Mutex<BTreeMap<String, SchedulerRun>>,
     /// Budgets of periodic traces that were used today.
     pub periodic: Mutex<HostBudgets>,
     /// Callers whose sampling order is running, with at most one order per caller.
@@ -136,6 +138,7 @@ impl AgentState {
             machine: Mutex::default(),
             owners: Mutex::default(),
             pods: Mutex::default(),
+            pod_runs: Mutex::default(),
             periodic: Mutex::default(),
             sampling: Mutex::default(),
             gates: Gates::default(),
@@ -235,7 +238,8 @@ impl AgentState {
             gpus.iter().map(|gpu| owners::known_gpu(&gpu.identity, &gpu.computing)).collect()
         };
         let logs = self.config.pod_resources.as_ref().map(|_| self.config.pod_logs());
-        let pods = logs.map(|logs| allocation::pod_names(&logs)).unwrap_or_default();
+        let mut pods = logs.map(|logs| allocation::pod_names(&logs)).unwrap_or_default();
+        pods.extend(lock(&self.pod_runs).clone());
         let claim = |process: &Process| Claim::new(process, groups.get(&process.pid), &pods);
         let claims: Vec<Claim> = processes.iter().map(claim).collect();
         let decided = ownership::decide(&scheduler, &gpus, &claims, &allocation::user_names());

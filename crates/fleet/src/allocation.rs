@@ -20,6 +20,9 @@ const SHOWN_MAX: usize = 60;
 /// Number of characters that are kept of a workflow type's name.
 const WORKFLOW_MAX: usize = 64;
 
+/// Parts of the path of a pod's control group before the pod, as seen from another pod.
+const RELATIVE: [&str; 4] = ["", "..", "burstable", "besteffort"];
+
 /// A run of a user's job, identified by its scheduler or launcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SchedulerRun {
@@ -184,8 +187,13 @@ pub fn group_run(path: &str) -> Option<SchedulerRun> {
             ..SchedulerRun::default()
         });
     }
-    let mut parts = path.split('/').filter(|_| path.contains("kubepods"));
-    let pod = parts.find_map(|part| {
+    let is_relative = path.starts_with("/../") && !path.contains("kubepods");
+    let parts = path.split('/').filter(|_| path.contains("kubepods"));
+    // An agent in a container sees groups of other pods relative to its own one, such as
+    // `/../../burstable/pod<uid>`. Only the first part counts, because pods may create groups
+    // below.
+    let first = path.split('/').filter(|part| is_relative && !RELATIVE.contains(part)).take(1);
+    let pod = parts.chain(first.filter(|part| part.starts_with("pod"))).find_map(|part| {
         // With systemd, the group is `kubepods-burstable-pod<uid>.slice`, and the UID has `_`
         // instead of `-`.
         let at = part.find("pod").filter(|_| part != "kubepods.slice")?;
@@ -438,6 +446,8 @@ mod tests {
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/x"
         );
         assert_eq!(job(&path), pod);
+        assert_eq!(job(&format!("/../../burstable/pod{uid}/abc")), pod);
+        assert_eq!(job(&format!("/../../../kubepods-pod{slice}.slice/x")), pod);
         assert_eq!(job("/system.slice/node7_slurmstepd.scope/job_42/step_0"), slurm);
         let of_user = "/user.slice/user-1000.slice/user@1000.service";
         for none in [
@@ -448,6 +458,8 @@ mod tests {
             "/docker/slurm/job_42",
             &format!("{of_user}/slurm/uid_0/job_42/step_0"),
             &format!("{of_user}/kubepods/burstable/pod{uid}/abc"),
+            &format!("/../../docker/x/pod{uid}"),
+            &format!("/../..{of_user}/pod{uid}"),
         ] {
             assert_eq!(job(none), None, "{none}");
         }

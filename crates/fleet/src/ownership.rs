@@ -138,7 +138,9 @@ pub fn decide(
         }
         let Some(mut run) = decided.named_run(claim) else { continue };
         run.uid = Some(claim.uid);
-        run.user = Some(user_names.get(&claim.uid).cloned().unwrap_or(claim.uid.to_string()));
+        // The owner of a pod may be known from the scheduler, while its processes run as root.
+        let user = || user_names.get(&claim.uid).cloned().unwrap_or(claim.uid.to_string());
+        run.user.get_or_insert_with(user);
         let joined = decided.join(scheduler, gpus, claim, &run);
         let run = match joined {
             JoinedRun::Known(known) => known,
@@ -231,6 +233,11 @@ impl Ownership {
         // A user cannot create the control group of a job, so the group proves that the process
         // belongs to the job.
         let by_group = claim.group.is_some();
+        if run.scheduler == "kubernetes" && !by_group {
+            // Every process of a pod is in its control group, and users of pods are not those of
+            // the host.
+            return JoinedRun::Refused(Refusal::Unproven);
+        }
         match (by_group || is_of_user, names_user) {
             (true, _) => {}
             (false, true) => return JoinedRun::Refused(Refusal::User),

@@ -2,6 +2,7 @@
 //! authenticated a user names this user in a header. [`crate::audit`] records what was done.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, Method, header};
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,8 @@ use sha2::{Digest, Sha256};
 use crate::batch::{self, BatchRefusal};
 use crate::error::Error;
 use crate::pattern::matches_pattern;
-use crate::tokens::{TokenFile, TokenGrant, TokenRole, hexadecimal};
+use crate::token_file::FollowedTokens;
+use crate::tokens::{TokenGrant, TokenRole, hexadecimal};
 
 /// Header that proves that a request was not made by a foreign page.
 pub const CSRF_HEADER: &str = "x-rowmill-csrf";
@@ -75,7 +77,7 @@ pub struct CallerAnswer<'a> {
 #[derive(Debug)]
 pub struct AccessControl {
     config: AccessConfig,
-    tokens: TokenFile,
+    tokens: Arc<FollowedTokens>,
     /// Whether connections are encrypted, so that a browser has checked the name of this host.
     has_tls: bool,
     /// Random bytes of this start of the hub, from which CSRF tokens follow.
@@ -188,10 +190,19 @@ impl AccessControl {
     ///
     /// # Errors
     /// If the operating system has no random bytes.
-    pub fn new(config: AccessConfig, tokens: TokenFile, has_tls: bool) -> Result<Self, Error> {
+    pub fn new(
+        config: AccessConfig,
+        tokens: Arc<FollowedTokens>,
+        has_tls: bool,
+    ) -> Result<Self, Error> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret)?;
         Ok(Self { config, tokens, has_tls, secret })
+    }
+
+    /// The tokens from which callers are known.
+    pub fn tokens(&self) -> Arc<FollowedTokens> {
+        Arc::clone(&self.tokens)
     }
 
     /// Refuses requests that a page of another site makes through a browser: by its `Origin`, or by
@@ -233,8 +244,9 @@ impl AccessControl {
         if let Some(token) = token.and_then(|value| value.strip_prefix("Bearer ")) {
             let grant = self.tokens.grant(token);
             let grant = grant.ok_or_else(|| BatchRefusal::new(401, "expected a known token"))?;
-            let traces = self.rules(grant.name(), &[]).flat_map(|rule| rule.traces.iter().cloned());
-            return Ok(HubCaller { grant: grant.clone(), traces: traces.collect(), csrf: None });
+            let rules = self.rules(grant.name(), &[]);
+            let traces = rules.flat_map(|rule| rule.traces.iter().cloned()).collect();
+            return Ok(HubCaller { grant, traces, csrf: None });
         }
         let peer = peer.to_canonical();
         let header = self.config.user_header.as_deref();

@@ -41,7 +41,7 @@ pub const COLUMNS: [&str; 10] = [
     "sm_active_s",
 ];
 /// Columns that are needed only where they have values: few GPUs are divided or shared.
-pub const OPTIONAL: [&str; 2] = ["instance", FURTHER_RUNS];
+pub const OPTIONAL: [&str; 3] = ["instance", FURTHER_RUNS, "sm_occupancy_s"];
 /// Seconds of the shortest time for which sums are kept.
 pub const MINUTE_S: u64 = 60;
 /// The dimensions of a run, which are the names of columns too.
@@ -92,6 +92,8 @@ struct GpuColumns<'a> {
     observed: &'a [f64],
     busy: &'a Float64Array,
     sm_active: &'a Float64Array,
+    /// The occupancy of multiprocessors, unless no row has it.
+    occupancy: Option<&'a Float64Array>,
 }
 
 /// Whether a row has a value. Unlike the method of arrays, it is inlined.
@@ -150,6 +152,10 @@ impl GpuColumns<'_> {
             } else {
                 sums.busy_sm_unknown_s += busy_s;
             }
+            if let Some(occupancy) = self.occupancy.filter(|array| is_valid(array, row)) {
+                sums.sm_occupancy_s += occupancy.values()[row];
+                sums.occupancy_observed_s += observed_s;
+            }
         }
         let length_s = self.length_s(rows);
         FleetSums {
@@ -200,6 +206,7 @@ impl<'a, 'q> HourSums<'a, 'q> {
             observed: observed.values(),
             busy: column(batch, "busy_s", path)?,
             sm_active: column(batch, "sm_active_s", path)?,
+            occupancy: batch.column_by_name("sm_occupancy_s").and_then(|a| a.as_primitive_opt()),
         };
         let mut start = 0;
         while start < batch.num_rows() {

@@ -16,11 +16,13 @@ use crate::error::Error;
 use crate::faults::{self, GpuFault};
 use crate::grouping::{BucketSums, SumQuery};
 use crate::kept::hours_within;
+use crate::log_links::LogLinks;
 use crate::nodes::NodeState;
 use crate::runs::{self, RunState};
 use crate::status::{HostIssue, HostVersions, read_status};
 use crate::store::{HOUR_S, StoreFolder};
-use crate::sums::{Dimension, FleetSums, PART_COUNT, PARTS, SumKey};
+use crate::sums::{Dimension, FleetSums, LAYERS, PART_COUNT, SumKey};
+use crate::trees::ResourceTree;
 use crate::weights::{GpuModels, GpuWeight};
 use crate::{rollup, status};
 
@@ -38,6 +40,7 @@ pub struct FleetReader {
     folder: Arc<StoreFolder>,
     pools: Pools,
     models: GpuModels,
+    logs: Option<LogLinks>,
 }
 
 /// A query with its unit and the largest number of groups of its answer.
@@ -54,6 +57,7 @@ pub struct SumAnswer {
     pub since_unix_s: u64,
     pub until_unix_s: u64,
     pub step_s: Option<u64>,
+    pub tree: ResourceTree,
     pub weight: GpuWeight,
     /// Unit of all sums and parts.
     pub unit: &'static str,
@@ -62,8 +66,12 @@ pub struct SumAnswer {
     /// Whole hours of the time, until now, that the answer lacks: no host reported rows, or the
     /// rows were deleted.
     pub hours_missing: u64,
+    /// Names of the layers, from the deployed resources to the active ones.
+    pub layer_names: [&'static str; LAYERS],
     /// Names of the parts of each group.
     pub part_names: [&'static str; PART_COUNT],
+    /// What the figures of this tree do not show.
+    pub note: Option<&'static str>,
     pub total: SumGroup,
     /// The groups, by time and then by their allocated time in all.
     pub groups: Vec<SumGroup>,
@@ -86,6 +94,8 @@ pub struct SumGroup {
     pub percent: Option<[f64; PART_COUNT]>,
     /// Share of the allocated time in which SMs were active: at least and at most.
     pub efficiency: Option<[f64; 2]>,
+    /// Occupancy of SMs over elapsed cycles, where it was observed.
+    pub occupancy: Option<f64>,
 }
 
 /// The faults of a selection.
@@ -119,6 +129,8 @@ pub struct RunRow {
     pub group: SumGroup,
     #[serde(flatten)]
     pub state: RunState,
+    /// URL of the logs of the run, if the configuration has one.
+    pub log_url: Option<String>,
 }
 
 /// The hosts of a selection.
@@ -165,16 +177,20 @@ impl FleetQuery {
                         _ => return Err(wrong("minute, hour or day")),
                     });
                 }
+                "tree" => sums.tree = parse_name(value).map_err(|text| wrong(&text))?,
                 "weight" => weight = parse_name(value).map_err(|text| wrong(&text))?,
                 "limit" => limit = value.parse().map_err(|_| wrong("a number"))?,
                 _ => {
                     let dimension = parse_name(key).map_err(|text| {
-                        format!("{key}: expected since, until, by, step, weight, limit, or {text}")
+                        format!(
+                            "{key}: expected since, until, by, step, tree, weight, limit, or {text}"
+                        )
                     })?;
                     sums.selection.entry(dimension).or_default().insert(value.clone());
                 }
             }
         }
+        check_tree(&sums, weight)?;
         // Sums begin and end with whole minutes, so the answer names whole minutes too.
         let end = until.div_ceil(MINUTE_S).saturating_mul(MINUTE_S);
         let since = match since {
@@ -195,6 +211,34 @@ impl FleetQuery {
         }
         Ok(Self { sums, weight, limit })
     }
+
+    /// Checks that a query is about GPUs, because only their sums have runs and faults.
+    ///
+    /// # Errors
+    /// The reason if it is about another tree.
+    pub fn check_gpus(&self) -> Result<(), String> {
+        match self.sums.tree {
+            ResourceTree::Gpu => Ok(()),
+            ResourceTree::Cpu => {
+                Err("tree: expected gpu, because only sums have others".to_owned())
+            }
+        }
+    }
+}
+
+/// Checks that the resources of a query have its dimensions and its weight.
+fn check_tree(sums: &SumQuery, weight: GpuWeight) -> Result<(), String> {
+    let known = sums.tree.description().dimensions;
+    let mut used = sums.by.iter().chain(sums.selection.keys());
+    if let Some(other) = used.find(|dimension| !known.contains(dimension)) {
+        let names: Vec<&str> = known.iter().map(|dimension| dimension.name()).collect();
+        let (names, other) = (names.join(" or "), other.name());
+        return Err(format!("tree: expected only {names} as dimensions, got {other}"));
+    }
+    if sums.tree != ResourceTree::Gpu && weight != GpuWeight::Gpu {
+        return Err("weight: expected none, because only GPUs have weights".to_owned());
+    }
+    Ok(())
 }
 
 /// Parses a name as it is written in JSON.
@@ -210,7 +254,8 @@ fn parse_name<'a, T: Deserialize<'a>>(name: &'a str) -> Result<T, String> {
 impl FleetReader {
     /// Creates a reader of the store of a hub.
     pub fn new(folder: Arc<StoreFolder>, file: &HubFile) -> Self {
-        Self { folder, pools: file.pools.clone(), models: file.models.clone() }
+        let (pools, models, logs) = (file.pools.clone(), file.models.clone(), file.logs.clone());
+        Self { folder, pools, models, logs }
     }
 
     /// The store from which answers are computed.
@@ -267,15 +312,19 @@ impl FleetReader {
         }
         groups.sort_by_key(|(place, group)| (group.start_unix_s, *place));
         let other = |(start_unix_s, sums)| SumGroup { start_unix_s, ..SumGroup::new(sums) };
+        let tree = query.sums.tree.description();
         Ok(SumAnswer {
             since_unix_s: query.sums.range.start,
             until_unix_s: query.sums.range.end,
             step_s: query.sums.step_s,
             weight: query.weight,
-            unit: query.weight.unit(),
+            tree: query.sums.tree,
+            unit: if tree.modes.is_some() { tree.unit } else { query.weight.unit() },
             unknown_weight,
             hours_missing: answer.hours_missing + self.hours_without_files(query)?,
-            part_names: PARTS,
+            layer_names: tree.layers,
+            part_names: tree.parts,
+            note: tree.note,
             total: SumGroup::new(total),
             groups: groups.into_iter().map(|(_, group)| group).collect(),
             groups_left_out,
@@ -314,7 +363,7 @@ impl FleetReader {
         if first >= last {
             return Ok(0);
         }
-        let hours = hours_within(&self.folder, &(first * HOUR_S..last * HOUR_S))?;
+        let hours = hours_within(&self.folder, query.sums.tree, &(first * HOUR_S..last * HOUR_S))?;
         Ok((last - first).saturating_sub(hours.len() as u64))
     }
 
@@ -336,7 +385,11 @@ impl FleetReader {
             let state = states.remove(run).unwrap_or_default();
             failed += if state.is_failed { group.sums.allocated_s } else { 0.0 };
             repeated += if state.repeats.is_some() { group.sums.allocated_s } else { 0.0 };
-            runs.push(RunRow { group, state });
+            let log_url = self.logs.as_ref().and_then(|logs| {
+                let member = |one| group.members.get(&one).map_or("", String::as_str);
+                logs.link(run, member(Dimension::User), member(Dimension::Workflow))
+            });
+            runs.push(RunRow { group, state, log_url });
         }
         let runs_left_out = runs.len().saturating_sub(query.limit);
         runs.truncate(query.limit);
@@ -412,8 +465,14 @@ impl FleetReader {
 
 impl SumGroup {
     fn new(sums: FleetSums) -> Self {
-        let (parts, percent, efficiency) = (sums.parts(), sums.shares(), sums.efficiency());
-        Self { sums, parts, percent, efficiency, ..Self::default() }
+        Self {
+            sums,
+            parts: sums.parts(),
+            percent: sums.shares(),
+            efficiency: sums.efficiency(),
+            occupancy: sums.occupancy(),
+            ..Self::default()
+        }
     }
 }
 
@@ -442,6 +501,9 @@ mod tests {
             ("step=week", "step: expected minute, hour or day"),
             ("since=yesterday", "since: expected a time such as"),
             ("since=9&until=9", "until: expected a time after 9"),
+            ("tree=cpu&by=user", "tree: expected only pool or host as dimensions, got user"),
+            ("tree=cpu&weight=sm", "weight: expected none"),
+            ("tree=disk", "tree: expected"),
             ("weight=mass", "weight: expected one of `gpu`, `sm`"),
         ] {
             let error = parse(text).unwrap_err();

@@ -48,6 +48,26 @@ pub const FURTHER_RUNS: &str = "further_runs";
 /// Folder of the table of findings, which the hub writes itself.
 pub const FINDINGS: &str = "finding";
 
+/// Folder of the sums of GPUs of each hour, which is kept longest.
+pub const BY_HOUR: &str = "by_hour";
+/// Folder of the sums of CPUs of each hour.
+pub const BY_CPU_HOST: &str = "cpu_by_host";
+/// The tables that the hub computes from rows of the same hour and keeps.
+pub const KEPT: [KeptTable; 5] = [
+    KeptTable { folder: "by_minute", sources: &[RowTable::Gpu] },
+    KeptTable { folder: BY_HOUR, sources: &[RowTable::Gpu] },
+    KeptTable { folder: "by_host", sources: &[RowTable::Gpu] },
+    KeptTable { folder: "faults", sources: &[RowTable::Gpu] },
+    KeptTable { folder: BY_CPU_HOST, sources: &[RowTable::Host, RowTable::Gpu] },
+];
+
+/// A table that follows from rows of other tables.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptTable {
+    pub folder: &'static str,
+    pub sources: &'static [RowTable],
+}
+
 /// A table of the store, with one row per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowTable {

@@ -11,6 +11,7 @@ use crate::access::AccessConfig;
 use crate::bucket::BucketConfig;
 use crate::columns::FINDINGS;
 use crate::error::Error;
+use crate::log_links::LogLinks;
 use crate::notices::rules::NoticeRules;
 use crate::orders::limits::TraceLimits;
 use crate::outward::target::OutwardTarget;
@@ -18,6 +19,9 @@ use crate::pattern::matches_pattern;
 pub use crate::time::{DAY_S, parse_time};
 use crate::watch::rules::WatchRules;
 use crate::weights::GpuModels;
+
+/// Longest time whose ended jobs are asked for. Longer questions burden Slurm's database.
+const ACCOUNTING_MAX: Duration = Duration::from_secs(30 * DAY_S);
 
 /// The keys of the configuration file.
 #[derive(Clone, Debug, Deserialize)]
@@ -63,6 +67,8 @@ pub struct HubFile {
     pub watch: Option<WatchRules>,
     /// When owners of idle GPUs are told. Without it, nobody looks for idle GPUs.
     pub notices: Option<NoticeRules>,
+    /// Where the logs of runs are.
+    pub logs: Option<LogLinks>,
 }
 
 /// The Slurm cluster whose jobs and nodes the hub asks for.
@@ -73,8 +79,12 @@ pub struct SlurmCluster {
     pub cluster: String,
     #[serde(default = "default_interval_s")]
     pub interval_s: u64,
-    /// Folder of `squeue` and `sinfo`. Without it, they are found by `PATH`.
+    /// Folder of `squeue`, `sinfo`, `sacct` and `scancel`. Without it, they are found by `PATH`.
     pub folder: Option<PathBuf>,
+    /// Time before the start of the hub whose ended jobs are asked for. After 0 s, the accounting
+    /// is never asked.
+    #[serde(default = "default_accounting", deserialize_with = "crate::time::deserialize_span")]
+    pub accounting: Duration,
 }
 
 /// Pools of hosts by the names of their hosts. The first matching pool counts.
@@ -111,6 +121,10 @@ pub struct Retention {
 
 fn default_interval_s() -> u64 {
     60
+}
+
+fn default_accounting() -> Duration {
+    Duration::from_secs(DAY_S)
 }
 
 fn default_listen() -> SocketAddr {
@@ -177,6 +191,10 @@ impl HubFile {
             if !(1..=240).contains(&slurm.interval_s) {
                 return wrong("slurm: interval_s", "1 to 240", slurm.interval_s.to_string());
             }
+            if slurm.accounting > ACCOUNTING_MAX {
+                let got = format!("{} s", slurm.accounting.as_secs());
+                return wrong("slurm: accounting", "at most 30d", got);
+            }
         }
         self.access.check()?;
         self.bucket.iter().try_for_each(BucketConfig::check)?;
@@ -184,6 +202,7 @@ impl HubFile {
         self.traces.check()?;
         self.watch.iter().try_for_each(WatchRules::check)?;
         self.notices.iter().try_for_each(|rules| rules.check(self.slurm.is_some()))?;
+        self.logs.iter().try_for_each(LogLinks::check)?;
         self.retention.check()
     }
 }
@@ -195,7 +214,7 @@ impl Retention {
             "gpu" | "host" | "step" => self.rows,
             "run" | "event" | FINDINGS => self.runs,
             "by_minute" => self.minutes,
-            "by_hour" | "by_host" | "faults" => self.hours,
+            "by_hour" | "by_host" | "cpu_by_host" | "faults" => self.hours,
             _ => None,
         }
     }

@@ -14,16 +14,17 @@ use arrow_array::{
 };
 use serde::Serialize;
 
-use crate::columns::{RowTable, text, timestamps};
+use crate::columns::{KEPT, KeptTable, RowTable, text, timestamps};
 use crate::config::Pools;
 use crate::error::Error;
 use crate::grouping::SumQuery;
 use crate::kept::{is_current, last_commit, over_hours, write_kept};
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 use crate::sums::Dimension;
+use crate::trees::ResourceTree;
 
 /// Folder of the faults of each hour.
-pub const FOLDER: &str = "faults";
+const FAULTS: KeptTable = KEPT[3];
 /// Reasons of throttling that users choose, such as a power limit.
 pub const CHOSEN: [&str; 2] = ["sw_power_cap", "sync_boost"];
 /// Columns of rows that are needed.
@@ -66,12 +67,12 @@ pub fn query(
     pools: &Pools,
     query: &SumQuery,
 ) -> Result<Vec<GpuFault>, Error> {
-    let parts = over_hours(folder, &query.range, |hours| {
+    let parts = over_hours(folder, ResourceTree::Gpu, &query.range, |hours| {
         let mut faults = Faults::new();
         for &hour in hours {
             let is_whole =
                 query.range.start <= hour * HOUR_S && (hour + 1) * HOUR_S <= query.range.end;
-            let found = if is_whole && is_current(folder, hour, FOLDER)? {
+            let found = if is_whole && is_current(folder, hour, FAULTS)? {
                 read_kept(folder, hour)?
             } else {
                 read_rows(folder, hour, &query.range)?
@@ -113,8 +114,8 @@ pub fn query(
 /// # Errors
 /// If a file cannot be read or written.
 pub fn write(folder: &StoreFolder, hour: u64) -> Result<(), Error> {
-    let Some(last) = last_commit(folder, hour, RowTable::Gpu.folder())? else { return Ok(()) };
-    if is_current(folder, hour, FOLDER)? {
+    let Some(last) = last_commit(folder, hour, FAULTS.sources)? else { return Ok(()) };
+    if is_current(folder, hour, FAULTS)? {
         return Ok(());
     }
     let faults = read_rows(folder, hour, &(0..u64::MAX))?;
@@ -128,12 +129,12 @@ pub fn write(folder: &StoreFolder, hour: u64) -> Result<(), Error> {
     ];
     let columns = columns.into_iter().map(|(name, array)| (name, array, false));
     let batch = RecordBatch::try_from_iter_with_nullable(columns)?;
-    write_kept(folder, Partition { hour: Some(hour), table: FOLDER }, last, &batch)
+    write_kept(folder, Partition { hour: Some(hour), table: FAULTS.folder }, last, &batch)
 }
 
 fn read_kept(folder: &StoreFolder, hour: u64) -> Result<Faults, Error> {
     let mut faults = Faults::new();
-    folder.read(Partition { hour: Some(hour), table: FOLDER }, &[], |batch, path| {
+    folder.read(Partition { hour: Some(hour), table: FAULTS.folder }, &[], |batch, path| {
         let starts: &TimestampMillisecondArray = column(batch, "start", path)?;
         let indexes: &UInt32Array = column(batch, "index", path)?;
         let amounts: &Float64Array = column(batch, "amount", path)?;

@@ -14,6 +14,7 @@ use arrow_buffer::NullBuffer;
 use crate::error::Error;
 use crate::store::column;
 use crate::sums::{DIMENSIONS, Dimension, FleetSums, SumKey};
+use crate::trees::ResourceTree;
 
 /// Sums by the start of a time, in seconds since 1970, and by the part of the fleet.
 pub type BucketSums = BTreeMap<(u64, SumKey), FleetSums>;
@@ -24,6 +25,7 @@ pub const EXCLUDED: u32 = u32::MAX;
 /// Which sums are wanted: of which time and which part of the fleet, and how they are grouped.
 #[derive(Clone, Debug)]
 pub struct SumQuery {
+    pub tree: ResourceTree,
     /// Seconds since 1970, which are extended to whole minutes.
     pub range: Range<u64>,
     /// Length of the times that get sums of their own: a minute, an hour or a day. `None` adds up
@@ -38,7 +40,8 @@ impl SumQuery {
     /// Creates a query for all time that only groups.
     pub fn group(by: &[Dimension], step_s: Option<u64>) -> Self {
         let by = by.iter().copied().collect();
-        Self { range: 0..u64::MAX, step_s, by, selection: BTreeMap::new() }
+        let (tree, selection) = Default::default();
+        Self { tree, range: 0..u64::MAX, step_s, by, selection }
     }
 
     /// Returns the start of the time to which a second belongs.

@@ -11,12 +11,11 @@ use std::thread;
 
 use arrow_array::RecordBatch;
 
-use crate::columns::RowTable;
+use crate::columns::{KeptTable, RowTable};
 use crate::error::Error;
 use crate::store::{HOUR_S, Partition, StoreFolder};
+use crate::trees::{ResourceTree, TreeDescription};
 
-/// Folder of the sums of each hour, which is kept longest.
-pub const BY_HOUR: &str = "by_hour";
 /// Largest number of threads that read for one query.
 const THREADS_MAX: usize = 8;
 /// Number of parts into which the hours of a query are divided. It does not depend on the number of
@@ -44,52 +43,62 @@ pub fn write_kept(
     Ok(())
 }
 
-/// Whether a kept file of an hour holds all rows of it. Rows may be deleted earlier than what is
-/// kept of them.
+/// Whether a kept file of an hour holds all rows of its sources. Rows may be deleted earlier than
+/// what is kept of them, and those of one source earlier than those of another.
 ///
 /// # Errors
 /// If a folder cannot be read.
-pub fn is_current(folder: &StoreFolder, hour: u64, table: &'static str) -> Result<bool, Error> {
-    let kept = last_commit(folder, hour, table)?;
-    let rows = last_commit(folder, hour, RowTable::Gpu.folder())?;
-    Ok(kept.is_some() && (rows.is_none() || rows == kept))
+pub fn is_current(folder: &StoreFolder, hour: u64, table: KeptTable) -> Result<bool, Error> {
+    let kept = folder.last_commit(Partition { hour: Some(hour), table: table.folder })?;
+    Ok(kept.is_some() && kept >= last_commit(folder, hour, table.sources)?)
 }
 
-/// Returns the number of the last commit that the files of an hour hold.
+/// Returns the number of the last commit that the rows of some tables in an hour hold.
 ///
 /// # Errors
 /// If a folder cannot be read.
 pub fn last_commit(
     folder: &StoreFolder,
     hour: u64,
-    table: &'static str,
+    tables: &[RowTable],
 ) -> Result<Option<u64>, Error> {
-    let list = folder.list(Partition { hour: Some(hour), table })?;
-    Ok(list.parts.last().map(|part| part.last))
+    let mut last = None;
+    for table in tables {
+        let partition = Partition { hour: Some(hour), table: table.folder() };
+        last = last.max(folder.last_commit(partition)?);
+    }
+    Ok(last)
 }
 
-/// Returns the hours of a range that have rows or sums, in ascending order.
+/// Returns the hours of a range that have rows or sums of a tree, in ascending order.
 ///
 /// # Errors
 /// If a folder cannot be read.
-pub fn hours_within(folder: &StoreFolder, range: &Range<u64>) -> Result<Vec<u64>, Error> {
-    let mut hours: BTreeSet<u64> = folder.hours(RowTable::Gpu.folder())?.into_iter().collect();
-    hours.extend(folder.hours(BY_HOUR)?);
+pub fn hours_within(
+    folder: &StoreFolder,
+    tree: ResourceTree,
+    range: &Range<u64>,
+) -> Result<Vec<u64>, Error> {
+    let TreeDescription { sources, kept, .. } = tree.description();
+    let mut hours: BTreeSet<u64> = folder.hours(kept)?.into_iter().collect();
+    // Each hour with an interval of the tree has a row of the first table.
+    hours.extend(folder.hours(sources[0].folder())?);
     hours.retain(|hour| (hour + 1) * HOUR_S > range.start && hour * HOUR_S < range.end);
     Ok(hours.into_iter().collect())
 }
 
-/// Calls `work` for the hours of a range that have rows or sums, a part of them at a time, on
-/// several threads. Returns the results in the order of the hours.
+/// Calls `work` for the hours of a range that have rows or sums of a tree, a part of them at a
+/// time, on several threads. Returns the results in the order of the hours.
 ///
 /// # Errors
 /// If a folder cannot be read or `work` fails.
 pub fn over_hours<T: Send>(
     folder: &StoreFolder,
+    tree: ResourceTree,
     range: &Range<u64>,
     work: impl Fn(&[u64]) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
-    let hours = hours_within(folder, range)?;
+    let hours = hours_within(folder, tree, range)?;
     let chunks: Vec<&[u64]> = hours.chunks(hours.len().div_ceil(CHUNKS).max(1)).collect();
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let next = AtomicUsize::new(0);

@@ -5,7 +5,8 @@
 //! records it. [`batch`] checks batches, and [`writer`] commits several batches at a
 //! time to the [`store`]. [`bucket`] has copies of its files. [`problems`]
 //! adds events about faulty rows, and [`status`] lists hosts
-//! with them. [`slurm`] asks the scheduler about jobs and nodes. [`columns`] converts rows to
+//! with them. [`slurm`] asks the scheduler about jobs and nodes, and [`accounting`] about jobs
+//! that have ended. [`columns`] converts rows to
 //! Arrow. [`sums`] has the additive sums of a fleet, [`aggregate`] computes them from rows,
 //! [`grouping`] adds them up by members of dimensions, and [`rollup`] keeps them per hour and
 //! answers queries. [`faults`] lists what is wrong with GPUs, [`nodes`] tells on which hosts jobs
@@ -15,11 +16,13 @@
 //! parts with one command. `docs/hub.md`
 //! describes the files.
 //!
+//! [`log_links`] links runs to their logs, and [`opportunity`] finds what is worth mending first.
 //! [`orders`] has the orders for traces, [`active_runs`] finds the hosts of runs, and [`watch`]
 //! gives orders by itself. [`findings`] adds up what traces say. [`notices`] tells owners of idle
 //! GPUs, and [`program`] runs other programs.
 
 pub mod access;
+pub mod accounting;
 pub mod active_runs;
 pub mod aggregate;
 pub mod api;
@@ -37,9 +40,12 @@ pub mod grouping;
 pub mod intervals;
 pub mod kept;
 pub mod log;
+pub mod log_links;
 pub mod metrics;
+pub mod mode_sums;
 pub mod nodes;
 pub mod notices;
+pub mod opportunity;
 pub mod orders;
 pub mod outward;
 pub mod page;
@@ -58,7 +64,9 @@ pub mod sums;
 pub mod table;
 pub mod time;
 pub mod tls;
+pub mod token_file;
 pub mod tokens;
+pub mod trees;
 pub mod watch;
 pub mod weights;
 pub mod writer;

@@ -32,11 +32,12 @@ use hub::store::copies;
 use hub::store::ingest::RowStore;
 use hub::store::retention;
 use hub::sums::Dimension;
+use hub::token_file::{self, FollowedTokens};
 use hub::tokens::{TokenRole, create_token};
 use hub::watch::RunWatch;
 use hub::writer::BatchQueue;
 use hub::{rollup, status, table};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::watch;
 
@@ -65,7 +66,7 @@ Keys of the file:
   listen = \"0.0.0.0:9470\"                    # [default: 127.0.0.1:9470]
   certificate = \"/etc/rowmill/hub.pem\"       # chain, leaf first; only loopback is served without TLS
   key = \"/etc/rowmill/hub.key\"               # mode 0600
-  tokens = \"/etc/rowmill/hub.tokens\"         # lines of `rowmill-hub token new`
+  tokens = \"/etc/rowmill/hub.tokens\"         # lines of `rowmill-hub token new`; read again at changes
   commit_ms = 200                            # shortest time between two commits
   waiting_mib = 64                           # batches that wait; agents send further ones later
   connections = 16384
@@ -75,7 +76,8 @@ Keys of the file:
   [slurm]                                    # asks Slurm about jobs and nodes
   cluster = \"main\"                         # takes the place of the host
   interval_s = 60
-  folder = \"/usr/bin\"                      # of squeue and sinfo [default: found by PATH]
+  folder = \"/usr/bin\"                      # of squeue, sinfo and sacct [default: found by PATH]
+  accounting = \"1d\"                        # jobs that ended that long before the start; \"0s\": sacct is not used
   [retention]                                # deletes old days; a kind without a time is kept for good
   rows = \"30d\"                               # rows of GPUs, hosts and steps
   minutes = \"90d\"                            # sums of each minute
@@ -140,13 +142,15 @@ Keys of the file:
   cancel_after = \"2h\"                        # without work since the notice
   [[notices.except]]                         # may be repeated; each list that is given must match
   users = [\"bot-*\"]                          # also accounts, partitions, workflows
+  [logs]                                     # links from runs to their logs
+  url = \"https://logs/{scheduler}/{job}\"     # also {user} and {workflow}
   [[model]]                                  # may be repeated; common models have SMs and FLOP/s
   name = \"NVIDIA H100*\"
   sms = 132
   flops = 989e12
   price_per_hour = 2.5
 
-Ctrl-C or SIGTERM ends the hub after the batches that it has received are stored.")]
+Ctrl-C or SIGTERM ends the hub after the batches that it has received are stored. SIGHUP reads the tokens again.")]
     Serve {
         /// The configuration file
         #[arg(long, value_name = "FILE")]
@@ -276,7 +280,8 @@ fn serve(config: &Path) -> Result<(), Error> {
     let notices = Arc::new(NoticeBoard::open(Arc::clone(&folder), file.notices)?);
     let board = Arc::new(OrderBoard::open(Arc::clone(&folder), file.traces)?);
     let (ended, is_over) = watch::channel(false);
-    let stop = end_at_signal(ended).map_err(start)?;
+    let tokens = listener.tokens();
+    let stop = handle_signals(ended, Arc::clone(&tokens)).map_err(start)?;
     let programs = file.slurm.as_ref().map(|cluster| cluster.folder.clone());
     let (told, log) = (Arc::clone(&notices), Arc::clone(&audit));
     let idle = NoticeWatch::new(told, log, programs, Arc::clone(&stop))?;
@@ -298,10 +303,11 @@ fn serve(config: &Path) -> Result<(), Error> {
     let scheduler = match file.slurm {
         None => None,
         Some(cluster) => {
-            let poll = SlurmPoll::new(cluster, queue.clone())?;
+            let poll = SlurmPoll::new(cluster, queue.clone(), Arc::clone(&folder))?;
             Some(poll.start(Arc::clone(&stop)).map_err(start)?)
         }
     };
+    let follower = token_file::follow(tokens, Arc::clone(&stop)).map_err(start)?;
     let copies = start_copies(Arc::clone(&folder), file.bucket, Arc::clone(&stop));
     let copies = copies.map_err(start)?;
     let analyses = analysis::start(Arc::clone(&board), Arc::clone(&stop)).map_err(start)?;
@@ -324,7 +330,7 @@ fn serve(config: &Path) -> Result<(), Error> {
     // last commit.
     drop(runtime);
     let threads = scheduler.into_iter().chain(watch).chain(idle).chain(outward).chain(copies);
-    for thread in threads.chain([commits, analyses, maintenance]) {
+    for thread in threads.chain([commits, analyses, maintenance, follower]) {
         // A panic would have ended the program.
         let _ = thread.join();
     }
@@ -342,15 +348,24 @@ fn abort_at_panic() {
     }));
 }
 
-/// Ends the hub at SIGTERM or Ctrl-C, by the channel for the server and the flag for threads.
-fn end_at_signal(ended: watch::Sender<bool>) -> std::io::Result<Arc<AtomicBool>> {
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+/// Ends the hub at SIGTERM or Ctrl-C, by the channel for the server and the flag for threads. At
+/// SIGHUP, the tokens are read again.
+fn handle_signals(
+    ended: watch::Sender<bool>,
+    tokens: Arc<FollowedTokens>,
+) -> std::io::Result<Arc<AtomicBool>> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        if signals.forever().next().is_some() {
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                tokens.read_again();
+                continue;
+            }
             flag.store(true, Ordering::SeqCst);
             let _ = ended.send(true);
+            break;
         }
     })?;
     Ok(stop)

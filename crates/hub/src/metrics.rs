@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::outward::OutwardCounters;
 use crate::store::ingest::{HostProblem, IngestTally};
+use crate::token_file::FollowedTokens;
 
 /// Content type of the page.
 pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -68,8 +69,8 @@ impl HubCounters {
         }
     }
 
-    /// Renders all counters as text.
-    pub fn render(&self) -> String {
+    /// Renders all counters as text, with the state of the file of tokens.
+    pub fn render(&self, tokens: &FollowedTokens) -> String {
         let mut text = String::new();
         let begin = |text: &mut String, name: &str, kind: &str| {
             let _ = writeln!(text, "# TYPE rowmill_hub_{name} {kind}");
@@ -82,6 +83,8 @@ impl HubCounters {
             begin(&mut text, name, "counter");
             let _ = writeln!(text, "rowmill_hub_{name} {}", value.load(Ordering::Relaxed));
         }
+        begin(&mut text, "tokens_stale", "gauge");
+        let _ = writeln!(text, "rowmill_hub_tokens_stale {}", u8::from(tokens.is_stale()));
         begin(&mut text, "problem_rows_total", "counter");
         for (problem, count) in HostProblem::ALL.iter().zip(&self.problems) {
             let (problem, count) = (problem.word(), count.load(Ordering::Relaxed));

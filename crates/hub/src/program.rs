@@ -1,6 +1,6 @@
 //! Runs other programs, without a shell, for a limited time.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -11,13 +11,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest size of an output in bytes. Slurm describes a job in some kilobytes.
 const OUTPUT_MAX: u64 = 1 << 30;
 
+/// Largest number of bytes that are kept of what a program writes to stderr.
+const MESSAGE_MAX: u64 = 16 << 10;
+/// Timeout of the end of stderr after the end of a program, whose children may keep it open.
+const MESSAGE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Runs a program that errors call `name`, with `input` as its stdin. Returns its stdout.
 ///
 /// # Errors
-/// The reason if the program cannot be run, fails, or does not end its output within a minute.
+/// The reason if the program cannot be run, does not end its output within a minute, or fails. A
+/// failure has the last line of its stderr.
 pub fn run(command: &mut Command, name: &str, input: &[u8]) -> Result<Vec<u8>, String> {
     let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
-    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("{name}: cannot run: {error}"))?;
     if let Some(mut stdin) = child.stdin.take() {
         let input = input.to_vec();
@@ -33,6 +39,16 @@ pub fn run(command: &mut Command, name: &str, input: &[u8]) -> Result<Vec<u8>, S
             let _ = sender.send(read.map(|_| bytes));
         });
     }
+    let (sender, message) = mpsc::channel();
+    if let Some(mut errors) = child.stderr.take() {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = errors.by_ref().take(MESSAGE_MAX).read_to_end(&mut bytes);
+            let _ = sender.send(bytes);
+            // The program would wait for somebody to read the rest.
+            let _ = io::copy(&mut errors, &mut io::sink());
+        });
+    }
     let answer = answer.recv_timeout(PATIENCE);
     if answer.is_err() {
         // A program that has ended by itself meanwhile cannot be killed.
@@ -44,7 +60,11 @@ pub fn run(command: &mut Command, name: &str, input: &[u8]) -> Result<Vec<u8>, S
     };
     let bytes = bytes.map_err(|error| format!("{name}: {error}"))?;
     if !status.success() {
-        return Err(format!("{name}: {status}"));
+        let message = message.recv_timeout(MESSAGE_PATIENCE).unwrap_or_default();
+        let message = String::from_utf8_lossy(&message);
+        let last = message.lines().rfind(|line| !line.trim().is_empty());
+        let last = last.map(|line| format!(": {}", line.trim())).unwrap_or_default();
+        return Err(format!("{name}: {status}{last}"));
     }
     Ok(bytes)
 }

@@ -12,36 +12,43 @@ use std::time::SystemTime;
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, TimestampMillisecondArray};
 
 use crate::aggregate::{COLUMNS, HourSums, MINUTE_S, OPTIONAL};
-use crate::columns::{RowTable, text, timestamps};
+use crate::columns::{KEPT, KeptTable, RowTable, text, timestamps};
 use crate::config::Pools;
 use crate::error::Error;
 use crate::faults;
 use crate::grouping::{BucketSums, GroupKey, GroupedSums, SumQuery, TextColumn, TextNumbers};
-use crate::kept::{BY_HOUR, is_current, last_commit, over_hours, write_kept};
+use crate::kept::{is_current, last_commit, over_hours, write_kept};
+use crate::mode_sums;
 use crate::nodes::NodeStates;
 use crate::store::compaction::{MergeScope, merge};
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 use crate::sums::Dimension::{Host, Model, Pool, Run, User, Workflow};
 use crate::sums::{DIMENSIONS, Dimension, FleetSums};
+use crate::trees::ResourceTree;
 
 /// Sums that are kept in files, and read for queries that need neither shorter times nor further
 /// dimensions.
 struct SumTable {
-    folder: &'static str,
+    kept: KeptTable,
+    tree: ResourceTree,
     step_s: u64,
     dimensions: &'static [Dimension],
 }
 
-/// The tables of sums, best first. Sums by host and run together would be as many as the rows.
-const TABLES: [SumTable; 3] = [
-    SumTable { folder: BY_HOUR, step_s: HOUR_S, dimensions: &[Pool, Model, Workflow, User, Run] },
-    SumTable { folder: "by_host", step_s: HOUR_S, dimensions: &[Pool, Model, Host] },
-    SumTable {
-        folder: "by_minute",
-        step_s: MINUTE_S,
-        dimensions: &[Pool, Model, Workflow, User, Run],
-    },
-];
+/// The tables of sums. The first one that has what a query needs counts. Sums by host and run
+/// together would be as many as the rows.
+const TABLES: [SumTable; 4] = {
+    const GPU: ResourceTree = ResourceTree::Gpu;
+    const CPU: ResourceTree = ResourceTree::Cpu;
+    const OF_RUNS: &[Dimension] = &[Pool, Model, Workflow, User, Run];
+    let [by_minute, by_hour, by_host, _, by_cpu_host] = KEPT;
+    [
+        SumTable { kept: by_hour, tree: GPU, step_s: HOUR_S, dimensions: OF_RUNS },
+        SumTable { kept: by_host, tree: GPU, step_s: HOUR_S, dimensions: &[Pool, Model, Host] },
+        SumTable { kept: by_minute, tree: GPU, step_s: MINUTE_S, dimensions: OF_RUNS },
+        SumTable { kept: by_cpu_host, tree: CPU, step_s: HOUR_S, dimensions: &[Pool, Host] },
+    ]
+};
 
 /// The answer to a query.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +69,7 @@ impl SumTable {
         let has_times = self.step_s <= MINUTE_S
             || is_whole && query.step_s.is_none_or(|step_s| step_s.is_multiple_of(self.step_s));
         let mut others = Dimension::ALL.into_iter().filter(|one| !self.dimensions.contains(one));
-        has_times && others.all(|dimension| !query.needs(dimension))
+        self.tree == query.tree && has_times && others.all(|dimension| !query.needs(dimension))
     }
 }
 
@@ -82,7 +89,9 @@ pub fn maintain(folder: &StoreFolder, pools: &Pools, now: SystemTime) -> Result<
             let partition = Partition { hour, table: table.folder() };
             let scope = MergeScope::choose(folder, partition, now)?;
             merged += u64::from(merge(folder, partition, scope)?);
-            if let (RowTable::Gpu, Some(hour), MergeScope::All) = (table, hour, scope) {
+            if let (RowTable::Gpu | RowTable::Host, Some(hour), MergeScope::All) =
+                (table, hour, scope)
+            {
                 write_sums(folder, pools, hour)?;
             }
         }
@@ -95,15 +104,16 @@ pub fn maintain(folder: &StoreFolder, pools: &Pools, now: SystemTime) -> Result<
 /// # Errors
 /// If a file cannot be read or written.
 pub fn write_sums(folder: &StoreFolder, pools: &Pools, hour: u64) -> Result<(), Error> {
-    let Some(last) = last_commit(folder, hour, RowTable::Gpu.folder())? else { return Ok(()) };
     faults::write(folder, hour)?;
     for table in &TABLES {
-        if is_current(folder, hour, table.folder)? {
+        let Some(last) = last_commit(folder, hour, table.kept.sources)? else { continue };
+        if is_current(folder, hour, table.kept)? {
             continue;
         }
         let query = SumQuery::group(table.dimensions, Some(table.step_s));
+        let query = SumQuery { tree: table.tree, ..query };
         let batch = encode(&sum_rows(folder, pools, hour, &query)?, table)?;
-        let partition = Partition { hour: Some(hour), table: table.folder };
+        let partition = Partition { hour: Some(hour), table: table.kept.folder };
         write_kept(folder, partition, last, &batch)?;
     }
     Ok(())
@@ -131,6 +141,9 @@ fn add_rows(
     hour: u64,
     groups: &mut GroupedSums,
 ) -> Result<(), Error> {
+    if let Some(modes) = &groups.query.tree.description().modes {
+        return mode_sums::add_hour(folder, pools, hour, modes, groups);
+    }
     let partition = Partition { hour: Some(hour), table: RowTable::Gpu.folder() };
     let nodes = NodeStates::read(folder, hour)?;
     let mut sums = HourSums::new(pools, &nodes, groups, hour);
@@ -150,8 +163,9 @@ pub fn query(folder: &StoreFolder, pools: &Pools, query: &SumQuery) -> Result<Qu
     let texts = &TextNumbers::default();
     // Rows of the hour before may reach into the range.
     let hours = range.start.saturating_sub(HOUR_S)..range.end;
-    let parts =
-        over_hours(folder, &hours, |hours| query_hours(folder, pools, hours, query, texts))?;
+    let parts = over_hours(folder, query.tree, &hours, |hours| {
+        query_hours(folder, pools, hours, query, texts)
+    })?;
     let (mut total, mut hours_missing) = (GroupedSums::new(query, texts), 0);
     for (groups, missing) in parts {
         total.merge(&groups);
@@ -173,10 +187,10 @@ fn query_hours<'a>(
     for &hour in hours {
         let table = TABLES.iter().find(|table| table.answers(query, hour));
         if let Some(table) = table
-            && is_current(folder, hour, table.folder)?
+            && is_current(folder, hour, table.kept)?
         {
             add_kept(folder, hour, table, &mut groups)?;
-        } else if last_commit(folder, hour, RowTable::Gpu.folder())?.is_some() {
+        } else if last_commit(folder, hour, &query.tree.description().sources[..1])?.is_some() {
             add_rows(folder, pools, hour, &mut groups)?;
         } else if (hour + 1) * HOUR_S > query.range.start {
             missing += 1;
@@ -212,7 +226,7 @@ fn add_kept(
     let mut columns = vec!["start"];
     columns.extend(dimensions.iter().map(|dimension| dimension.name()));
     columns.extend(FleetSums::NAMES);
-    let partition = Partition { hour: Some(hour), table: table.folder };
+    let partition = Partition { hour: Some(hour), table: table.kept.folder };
     folder.read_coded(partition, &columns, &[], |batch, path| {
         add_kept_rows(batch, path, &dimensions, groups)
     })
@@ -230,9 +244,10 @@ fn add_kept_rows(
         let number = |text: &str| groups.number(dimension, text);
         members.push((dimension, TextColumn::new(batch, dimension.name(), path, number)?));
     }
-    let mut values: Vec<&Float64Array> = Vec::new();
-    for name in FleetSums::NAMES {
-        values.push(column(batch, name, path)?);
+    let mut values: Vec<Option<&Float64Array>> = Vec::new();
+    for (at, name) in FleetSums::NAMES.into_iter().enumerate() {
+        let is_there = at < FleetSums::ALWAYS_KEPT || batch.column_by_name(name).is_some();
+        values.push(if is_there { Some(column(batch, name, path)?) } else { None });
     }
     for row in 0..batch.num_rows() {
         let second = u64::try_from(starts.value(row) / 1000).unwrap_or(0);
@@ -242,7 +257,9 @@ fn add_kept_rows(
             for (dimension, texts) in &members {
                 key.members[*dimension as usize] = texts.number(row);
             }
-            let sums = FleetSums::from_values(std::array::from_fn(|at| values[at].value(row)));
+            let sums = FleetSums::from_values(std::array::from_fn(|at| {
+                values[at].map_or(0.0, |one| one.value(row))
+            }));
             groups.add(key, &sums);
         }
     }

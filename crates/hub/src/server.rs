@@ -40,7 +40,8 @@ use crate::notices::NoticeBoard;
 use crate::orders::OrderBoard;
 use crate::page::{self, PageFile};
 use crate::tls;
-use crate::tokens::{TokenFile, TokenRole};
+use crate::token_file::FollowedTokens;
+use crate::tokens::TokenRole;
 use crate::writer::BatchQueue;
 
 mod notices;
@@ -132,6 +133,7 @@ pub fn routes() -> Vec<HubRoute> {
         HubRoute::read("/hub/v1/faults", get(answer_faults)),
         HubRoute::read("/hub/v1/runs", get(answer_runs)),
         HubRoute::read("/hub/v1/hosts", get(answer_hosts)),
+        HubRoute::read("/hub/v1/opportunities", get(answer_opportunities)),
         HubRoute::read("/hub/v1/doctor", get(answer_doctor)),
         HubRoute::read("/hub/v1/notices", get(notices::answer)),
         HubRoute::read(METRICS, get(answer_metrics)),
@@ -172,15 +174,7 @@ impl HubListener {
     /// # Errors
     /// If a file cannot be used, or if the address is in use.
     pub async fn bind(file: &HubFile) -> Result<(Self, String), Error> {
-        let tokens = TokenFile::read(&file.tokens)?;
-        if tokens.is_empty() {
-            let what = format!("tokens: {}", file.tokens.display());
-            return Err(Error::Value {
-                what,
-                expected: "at least one token",
-                got: "none".to_owned(),
-            });
-        }
+        let tokens = Arc::new(FollowedTokens::open(&file.tokens)?);
         let acceptor = match (&file.certificate, &file.key) {
             (Some(certificate), Some(key)) => Some(TlsAcceptor::from(tls::load(certificate, key)?)),
             _ => None,
@@ -193,6 +187,11 @@ impl HubListener {
         let url = format!("{scheme}://{}", listener.local_addr().map_err(failed)?);
         let (connections, waiting_kib) = (file.connections, file.waiting_mib << 10);
         Ok((Self { listener, acceptor, connections, waiting_kib, access }, url))
+    }
+
+    /// The tokens of callers, which may change while requests are served.
+    pub fn tokens(&self) -> Arc<FollowedTokens> {
+        self.access.tokens()
     }
 
     /// Serves requests, of which `routes` are those of other modules, until `stop` becomes true.
@@ -343,7 +342,8 @@ async fn answer_caller(Extension(caller): Extension<Option<HubCaller>>) -> Respo
 }
 
 async fn answer_metrics(State(service): State<Arc<Service>>) -> Response {
-    ([(header::CONTENT_TYPE, metrics::TEXT)], service.counters.render()).into_response()
+    ([(header::CONTENT_TYPE, metrics::TEXT)], service.counters.render(&service.access.tokens()))
+        .into_response()
 }
 
 async fn receive_batch(
@@ -383,43 +383,47 @@ async fn answer_sums(
     State(service): State<Arc<Service>>,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer(pairs, FleetReader::sums).await
+    service.answer(pairs, |_| Ok(()), FleetReader::sums).await
 }
 
 async fn answer_faults(
     State(service): State<Arc<Service>>,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer(pairs, FleetReader::faults).await
+    service.answer(pairs, FleetQuery::check_gpus, FleetReader::faults).await
 }
 
 async fn answer_runs(
     State(service): State<Arc<Service>>,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer(pairs, FleetReader::runs).await
+    service.answer(pairs, FleetQuery::check_gpus, FleetReader::runs).await
 }
 
 async fn answer_hosts(
     State(service): State<Arc<Service>>,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer(pairs, FleetReader::hosts).await
+    service.answer(pairs, FleetQuery::check_gpus, FleetReader::hosts).await
+}
+
+async fn answer_opportunities(
+    State(service): State<Arc<Service>>,
+    pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
+) -> Response {
+    service.answer(pairs, FleetQuery::check_gpus, FleetReader::opportunities).await
 }
 
 async fn answer_doctor(
     State(service): State<Arc<Service>>,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    let is_one = |Query(pairs): &Query<Vec<QueryPair>>| {
-        let query = FleetQuery::parse(pairs)?;
-        let subject = DoctorSubject::from_query(&query);
+    let check = |query: &FleetQuery| {
+        query.check_gpus()?;
+        let subject = DoctorSubject::from_query(query);
         subject.map(drop).map_err(|expected| format!("expected {expected}"))
     };
-    if let Some(Err(reason)) = pairs.as_ref().ok().map(is_one) {
-        return refuse(&BatchRefusal::new(400, reason));
-    }
-    service.answer(pairs, FleetReader::doctor).await
+    service.answer(pairs, check, FleetReader::doctor).await
 }
 
 /// Sends a file of the page, which holds no data, so that it needs no token.
@@ -435,16 +439,17 @@ fn send_page(file: &'static PageFile) -> Response {
 }
 
 impl Service {
-    /// Answers a query of a viewer. A separate thread computes the answer, so that other requests
-    /// do not wait for it.
+    /// Answers a query of a viewer, after `check` has accepted it. A separate thread computes the
+    /// answer, so that other requests do not wait for it.
     async fn answer<T: Serialize + Send + 'static>(
         &self,
         pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
+        check: fn(&FleetQuery) -> Result<(), String>,
         compute: fn(&FleetReader, &FleetQuery) -> Result<T, Error>,
     ) -> Response {
         let pairs = pairs.map_err(|error| error.body_text());
         let query = pairs.and_then(|Query(pairs)| FleetQuery::parse(&pairs));
-        let query = match query {
+        let query = match query.and_then(|query| check(&query).map(|()| query)) {
             Ok(query) => query,
             Err(reason) => return refuse(&BatchRefusal::new(400, reason)),
         };

@@ -285,7 +285,8 @@ fn with_time(mut entry: ClusterEntry, now_unix_s: u64) -> ClusterEntry {
     entry
 }
 
-fn event(kind: &str, details: String) -> HostEvent {
+/// Creates an event that is over, without its time.
+pub fn event(kind: &str, details: String) -> HostEvent {
     HostEvent { kind: kind.to_owned(), is_over: true, details, ..HostEvent::default() }
 }
 
@@ -394,8 +395,12 @@ pub fn cancel_job(folder: Option<&Path>, name: &str) -> Result<(), String> {
 
 /// Runs a program of Slurm and returns its output.
 fn run_program(folder: Option<&Path>, name: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
-    let program = folder.map_or_else(|| name.into(), |folder| folder.join(name));
-    program::run(Command::new(program).args(arguments), name, &[])
+    program::run(command(folder, name).args(arguments), name, &[])
+}
+
+/// Creates the command of a program of Slurm, which lies in `folder` or is found by `PATH`.
+pub fn command(folder: Option<&Path>, name: &str) -> Command {
+    Command::new(folder.map_or_else(|| name.into(), |folder| folder.join(name)))
 }
 
 #[cfg(test)]

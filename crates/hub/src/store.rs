@@ -363,6 +363,14 @@ impl StoreFolder {
         written
     }
 
+    /// Returns the number of the last commit that the files of a partition hold.
+    ///
+    /// # Errors
+    /// If a folder cannot be read.
+    pub fn last_commit(&self, partition: Partition) -> Result<Option<u64>, Error> {
+        Ok(self.list(partition)?.parts.last().map(|part| part.last))
+    }
+
     /// Reads some columns of all rows of a partition, in the order of commits. Calls `visit` for
     /// groups of rows.
     ///

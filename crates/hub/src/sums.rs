@@ -13,7 +13,7 @@ pub const LAYERS: usize = 6;
 /// Number of dimensions by which sums are grouped.
 pub const DIMENSIONS: usize = 6;
 /// Number of sums of a part of the fleet.
-pub const SUMS: usize = 10;
+pub const SUMS: usize = 12;
 /// Share of an interval in which a GPU that counts as idle may be busy, as in the agent.
 pub const IDLE_BUSY_MAX: f64 = 0.01;
 /// Number of parts into which the deployed time is divided.
@@ -49,6 +49,11 @@ pub struct FleetSums {
     pub busy_sm_unknown_s: f64,
     /// The part of `busy_observed_s` in intervals in which the GPU was idle throughout.
     pub held_idle_s: f64,
+    /// Seconds of allocated GPUs multiplied by their occupancy: resident warps ÷ their maximum,
+    /// over elapsed cycles.
+    pub sm_occupancy_s: f64,
+    /// The part of `allocated_s` in which `sm_occupancy_s` was observed.
+    pub occupancy_observed_s: f64,
 }
 
 /// The part of a fleet to which sums belong, as a text for each [`Dimension`]. An empty text stands
@@ -85,6 +90,8 @@ impl Dimension {
 }
 
 impl FleetSums {
+    /// Number of the first names, which each kept file has. Older files lack the others.
+    pub const ALWAYS_KEPT: usize = 10;
     /// Names of all sums, in the order of [`Self::values`].
     pub const NAMES: [&str; SUMS] = [
         "deployed_s",
@@ -97,6 +104,8 @@ impl FleetSums {
         "sm_observed_s",
         "busy_sm_unknown_s",
         "held_idle_s",
+        "sm_occupancy_s",
+        "occupancy_observed_s",
     ];
 
     /// Returns all sums in a fixed order.
@@ -112,14 +121,17 @@ impl FleetSums {
             self.sm_observed_s,
             self.busy_sm_unknown_s,
             self.held_idle_s,
+            self.sm_occupancy_s,
+            self.occupancy_observed_s,
         ]
     }
 
     /// Creates sums from their values in the order of [`Self::values`].
     pub fn from_values(values: [f64; SUMS]) -> Self {
-        let [deployed_s, schedulable_s, on_busy_hosts_s, allocated_s, busy_s, ..] = values;
-        let [.., sm_active_s, busy_observed_s, sm_observed_s, busy_sm_unknown_s, held_idle_s] =
+        let [deployed_s, schedulable_s, on_busy_hosts_s, allocated_s, busy_s, sm_active_s, ..] =
             values;
+        let [.., busy_observed_s, sm_observed_s, busy_sm_unknown_s, held_idle_s, _, _] = values;
+        let [.., sm_occupancy_s, occupancy_observed_s] = values;
         Self {
             deployed_s,
             schedulable_s,
@@ -131,6 +143,8 @@ impl FleetSums {
             sm_observed_s,
             busy_sm_unknown_s,
             held_idle_s,
+            sm_occupancy_s,
+            occupancy_observed_s,
         }
     }
 
@@ -184,6 +198,13 @@ impl FleetSums {
         (allocated > 0.0).then(|| [sm_active / allocated, upper / allocated])
     }
 
+    /// Returns the occupancy of multiprocessors over the elapsed cycles of the allocated time in
+    /// which it was observed. Returns `None` if it was observed nowhere.
+    pub fn occupancy(&self) -> Option<f64> {
+        let is_observed = self.occupancy_observed_s > 0.0;
+        is_observed.then(|| self.sm_occupancy_s / self.occupancy_observed_s)
+    }
+
     /// Returns the parts in percent with one decimal, which add up to 100.0. The last part is
     /// rounded as usual; the others by the method of the largest remainder. `None` if nothing is
     /// deployed.
@@ -221,7 +242,7 @@ mod tests {
 
     fn sums(layers: [f64; 6]) -> FleetSums {
         let [a, b, c, d, e, f] = layers;
-        FleetSums::from_values([a, b, c, d, e, f, d, d, 0.0, 0.0])
+        FleetSums::from_values([a, b, c, d, e, f, d, d, 0.0, 0.0, 0.0, 0.0])
     }
 
     #[test]

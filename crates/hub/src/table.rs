@@ -151,6 +151,8 @@ mod tests {
                 0.0,
                 held / 2.0,
                 0.0,
+                0.0,
+                0.0,
             ])
         };
         let idle = FleetSums { deployed_s: hour, schedulable_s: hour, ..FleetSums::default() };

@@ -86,11 +86,16 @@ impl TokenFile {
     /// Reads a file with one token per line: its role, its name, and its hash.
     ///
     /// # Errors
-    /// If other users may write the file, or if a line is malformed.
+    /// If other users may write the file, if a line is malformed, or if it has no token.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = read_trusted(path, Privacy::Readable)
             .map_err(|source| Error::File { key: "tokens", source })?;
-        Self::parse(&String::from_utf8_lossy(&bytes))
+        let file = Self::parse(&String::from_utf8_lossy(&bytes))?;
+        if file.grants.is_empty() {
+            let (what, got) = (format!("tokens: {}", path.display()), "none".to_owned());
+            return Err(Error::Value { what, expected: "at least one token", got });
+        }
+        Ok(file)
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
@@ -121,6 +126,11 @@ impl TokenFile {
         Ok(Self { grants })
     }
 
+    /// Number of the tokens that the file has.
+    pub fn count(&self) -> usize {
+        self.grants.len()
+    }
+
     /// Returns what a token permits, or `None` if the token is unknown.
     pub fn grant(&self, token: &str) -> Option<&TokenGrant> {
         // Comparing hashes instead of tokens leaks nothing about a token by its time.
@@ -130,11 +140,6 @@ impl TokenFile {
     /// Returns the role of a token, or `None` if the token is unknown.
     pub fn role(&self, token: &str) -> Option<TokenRole> {
         self.grant(token).map(|grant| grant.role)
-    }
-
-    /// Whether the file has no token, so that nobody could call.
-    pub fn is_empty(&self) -> bool {
-        self.grants.is_empty()
     }
 }
 

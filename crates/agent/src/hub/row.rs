@@ -76,9 +76,16 @@ pub fn run(run: &allocation::SchedulerRun) -> GpuRun {
     let confirmed = |value: &Option<String>| if run.is_claim { String::new() } else { text(value) };
     // Mapping folders have Slurm's job numbers, and a run must have one name in all rows.
     let scheduler = if run.scheduler == "prolog" { "slurm" } else { run.scheduler };
+    let namespace = run.partition.as_deref().filter(|_| scheduler == "kubernetes");
+    let job = match namespace {
+        _ if run.is_claim => format!("{}@{user}", run.job),
+        // Names of pods and their jobs are unique within a namespace only.
+        Some(namespace) => format!("{namespace}/{}", run.job),
+        None => run.job.clone(),
+    };
     GpuRun {
         scheduler: scheduler.to_owned(),
-        job: if run.is_claim { format!("{}@{user}", run.job) } else { run.job.clone() },
+        job,
         name: text(&run.name),
         account: confirmed(&run.account),
         partition: confirmed(&run.partition),

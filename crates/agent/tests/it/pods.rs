@@ -1,5 +1,7 @@
 //! Tests of GPUs that pods hold, with a server that speaks the protocol of the kubelet.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -8,6 +10,7 @@ use axum::http::{HeaderMap, Response};
 use tokio::net::UnixListener;
 
 use crate::fixture::{Agent, value};
+use crate::ownership::Poller;
 
 /// Encodes a protobuf message whose fields are byte strings, given with their field numbers.
 fn fields(fields: &[(u8, &[u8])]) -> Vec<u8> {
@@ -90,6 +93,66 @@ fn unused_gpus_of_pods_are_allocated_but_idle() {
     assert_eq!(value(&page, "rowmill_gpu_held_idle", &["gpu=\"1\""]), Some(0.0));
 }
 
+/// A list of pods with the fields of `GET /api/v1/pods` that identify a pod, as the reference of
+/// the Kubernetes API describes them. Other fields are cut.
+const PODS: &str = r#"{"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "71"},
+  "items": [{
+    "metadata": {
+      "name": "dlrm-worker-0", "namespace": "research", "generateName": "dlrm-worker-",
+      "uid": "0f8a2c3e-1b2c-4d5e-8f90-a1b2c3d4e5f6", "resourceVersion": "70",
+      "creationTimestamp": "2026-11-28T10:00:00Z",
+      "labels": {"app": "dlrm", "example.org/owner": "ada"},
+      "annotations": {"example.org/flow": "ranking"},
+      "ownerReferences": [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "dlrm",
+        "uid": "5e6f", "controller": true, "blockOwnerDeletion": true}]
+    },
+    "spec": {"nodeName": "gpu-17", "containers": [{"name": "train", "image": "t"}]},
+    "status": {"phase": "Running", "podIP": "10.1.2.3"}}]}"#;
+
+/// Answers each request with the list of pods, until the test process ends. Returns the URL.
+fn api_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/api/v1/pods", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close";
+            let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{PODS}", PODS.len());
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn pods_are_named_by_their_job_and_owner_and_cannot_be_claimed_from_outside() {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let socket = folder.path().join("kubelet.sock");
+    let uuid = "GPU-00000000-0000-0000-0000-000000000000";
+    kubelet(&socket, &[pod("dlrm-worker-0", "nvidia.com/gpu", &[uuid])]);
+    let configuration = format!(
+        "pod_resources = '{}'\n[kubernetes]\npods_url = '{}'\n\
+         user_label = 'example.org/owner'\nworkflow_label = 'example.org/flow'\n",
+        socket.display(),
+        api_server()
+    );
+    let agent = Agent::start(&configuration, Some("gpu=0 util=50\n"));
+    let variables = [("POD_NAME", "dlrm"), ("POD_NAMESPACE", "research")];
+    let forged = Poller::start(&agent, &variables);
+    let page = agent.until("a run of a pod and a refused claim", |agent| {
+        let page = agent.page("/metrics", "text/plain").body;
+        let refused = ["reason=\"unproven\""];
+        let is_refused = value(&page, "rowmill_claims_refused_total", &refused) == Some(1.0);
+        (is_refused && page.contains("job_id=\"dlrm\"")).then_some(page)
+    });
+    let labels = ["gpu=\"0\"", "job_id=\"dlrm\"", "name=\"ranking\"", "user=\"ada\""];
+    assert_eq!(value(&page, "rowmill_run_info", &labels), Some(1.0), "{page}");
+    assert_eq!(value(&page, "rowmill_run_info", &["partition=\"research\""]), Some(1.0));
+    assert_eq!(page.matches("job_id=\"dlrm\"").count(), 1, "{page}");
+    drop(forged);
+}
+
 #[test]
 fn a_late_kubelet_is_noted_until_it_responds() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
@@ -111,7 +174,8 @@ fn a_check_names_sources_that_do_not_answer_and_what_to_do() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::create_dir(folder.path().join("s")).unwrap();
     let text = "state_dir = 'state'\nnvml = '/none/libnvidia-ml.so.1'\njob_mapping = '/none/jobs'\n\
-                pod_resources = '/none/kubelet.sock'\ndcgm_page = 'http://127.0.0.1:9/metrics'\n";
+                pod_resources = '/none/kubelet.sock'\ndcgm_page = 'http://127.0.0.1:9/metrics'\n\
+                [kubernetes]\npods_url = 'http://127.0.0.1:9/pods'\n";
     std::fs::write(folder.path().join("agent.toml"), text).unwrap();
     agent
         .args(["--check", "--config", "agent.toml", "--socket-dir", "s"])
@@ -124,6 +188,8 @@ fn a_check_names_sources_that_do_not_answer_and_what_to_do() {
         "otherwise make `nvidia-smi` work, or correct or remove `nvml`",
         "note: job_mapping: /none/jobs: cannot list the folder: No such file",
         "note: kubelet at /none/kubelet.sock: No such file or directory",
+        "note: Kubernetes at http://127.0.0.1:9/pods: ",
+        "remove [kubernetes]",
         "note: dcgm-exporter at http://127.0.0.1:9/metrics: ",
         "Start dcgm-exporter, correct `dcgm_page`, or remove it",
     ] {

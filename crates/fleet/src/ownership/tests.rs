@@ -189,3 +189,28 @@ fn a_task_of_an_array_joins_the_gpus_of_its_job() {
         assert!(decided.holders["GPU-0"][0].is_same(&decided.runs[&10]), "{job}");
     }
 }
+
+#[test]
+fn a_pod_is_claimed_by_its_control_group_only() {
+    let pod = SchedulerRun {
+        alias: Some("uid".to_owned()),
+        user: Some("ada".to_owned()),
+        partition: Some("ads".to_owned()),
+        ..run("kubernetes", "dlrm")
+    };
+    let claim = |pid, group: Option<&SchedulerRun>| {
+        let environment =
+            SchedulerRun { partition: Some("ads".to_owned()), ..run("kubernetes", "dlrm") };
+        let (group, environment) = (group.cloned(), Some(environment));
+        Claim { pid, uid: EVE, group, environment, gpus: Vec::new() }
+    };
+    let claims = [claim(10, Some(&pod)), claim(11, None)];
+    let decided = check(&[("GPU-0", pod.clone())], &[gpu(0, &[EVE])], &claims);
+    assert_eq!(jobs(&decided, "GPU-0"), ["dlrm ada"], "the owner is the one of the pod");
+    assert_eq!(decided.runs[&10].user.as_deref(), Some("ada"));
+    assert!(!decided.runs.contains_key(&11) && decided.refused.contains(&(Refusal::Unproven, 11)));
+    // A pod without GPUs has its owner too.
+    let decided = check(&[], &[], &claims);
+    assert_eq!(decided.runs[&10].user.as_deref(), Some("ada"));
+    assert!(decided.runs[&11].is_claim && decided.runs[&11].user.as_deref() == Some("eve"));
+}

@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, HeaderName, Method};
 
 use super::{AccessConfig, AccessControl, CSRF_HEADER, HubCaller};
 use crate::batch::BatchRefusal;
+use crate::token_file::FollowedTokens;
 use crate::tokens::{TokenFile, TokenRole, create_token};
 
 const CONFIG: &str = "
@@ -28,7 +29,8 @@ role = 'viewer'
 fn control(config: &str, tokens: &str) -> AccessControl {
     let config: AccessConfig = toml::from_str(config).unwrap();
     config.check().unwrap();
-    AccessControl::new(config, TokenFile::parse(tokens).unwrap(), false).unwrap()
+    let tokens = FollowedTokens::with_tokens(TokenFile::parse(tokens).unwrap());
+    AccessControl::new(config, tokens.into(), false).unwrap()
 }
 
 fn headers(pairs: &[(&str, &str)]) -> HeaderMap {

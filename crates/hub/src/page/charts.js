@@ -2,8 +2,8 @@
 // Draws the band, lines, dots and tables of the page. Names of jobs, users and hosts are untrusted,
 // so they are only ever inserted as text.
 
-// Layers with the parts that are lost before them.
-const LAYERS = [['deployed', []], ['schedulable', [0]], ['on busy hosts', [1]], ['allocated', [2]], ['GPU busy', [4, 3]], ['SM active', [6, 5]]];
+// The parts that are lost before each layer.
+const LOSSES = [[], [0], [1], [2], [4, 3], [6, 5]];
 const ACTIVE = 7;
 // Width of a layer before its losses leave it.
 const STUB = 14;
@@ -39,9 +39,9 @@ function sum(values) { return values.reduce((total, value) => total + value, 0);
 
 function moment(time) { return time == null ? '–' : new Date(time * 1000).toISOString().slice(5, 16).replace('T', ' '); }
 
-// Draws the band from deployed GPUs to active SMs. Losses leave it downwards. `shares` are percentages
+// Draws the band from deployed resources to active ones. Losses leave it downwards. `shares` are percentages
 // that add up to 100.0, and those of layers are what is left of them.
-function sankey({ parts, shares, names, unit, chosen, choose }) {
+function sankey({ layers, parts, shares, names, unit, chosen, choose }) {
   const all = sum(parts);
   const [width, height, left, step, top, base] = [1200, 200, 10, 200, 40, 290];
   const scale = height / all;
@@ -59,7 +59,8 @@ function sankey({ parts, shares, names, unit, chosen, choose }) {
     bands.push(group);
   };
   let [remaining, share, bottom] = [all, 100, 0];
-  LAYERS.forEach(([name, lost], at) => {
+  layers.forEach((name, at) => {
+    const lost = LOSSES[at];
     const x = left + (at - 1) * step;
     const losses = lost.filter((one) => parts[one] > 0).map((part) => {
       remaining -= parts[part];
@@ -81,9 +82,9 @@ function sankey({ parts, shares, names, unit, chosen, choose }) {
     write(left + at * step, top - 20, name);
     write(left + at * step, top - 5, `${Math.abs(share).toFixed(1)} %`, true);
   });
-  const end = left + (LAYERS.length - 1) * step;
+  const end = left + (layers.length - 1) * step;
   band(ACTIVE, `M${end} ${top}h150v${remaining * scale}h-150Z`, end, top + Math.max(remaining * scale, 4) + 18);
-  const box = { viewBox: `0 0 ${width} ${Math.max(bottom, base)}`, role: 'group', 'aria-label': 'Deployed GPU time by what it was used for' };
+  const box = { viewBox: `0 0 ${width} ${Math.max(bottom, base)}`, role: 'group', 'aria-label': 'Deployed time by what it was used for' };
   return svg('svg', box, svg('defs', null, hatch), ...bands, ...texts);
 }
 

@@ -3,16 +3,19 @@
 // token. `session.js` asks the hub, and `charts.js` draws.
 
 const DIMENSIONS = ['workflow', 'user', 'run', 'pool', 'model', 'host'];
+// What the time of CPUs is listed by, because it belongs to hosts instead of runs.
+const OF_HOSTS = ['pool', 'host'];
 const CONTROLS = [
-  ['view', 'View', [['band', 'where it goes'], ['time', 'over time'], ['change', 'against a week before'], ['runs', 'runs'], ['hosts', 'hosts']], 'band'],
+  ['view', 'View', [['band', 'where it goes'], ['time', 'over time'], ['change', 'against a week before'], ['opportunity', 'what to mend first'], ['runs', 'runs'], ['hosts', 'hosts']], 'band'],
+  ['tree', 'Resources', [['gpu', 'GPUs'], ['cpu', 'CPUs']], 'gpu'],
   ['since', 'Time', [['1h', 'last hour'], ['24h', 'last day'], ['yesterday', 'yesterday (UTC)'], ['7d', 'last 7 days'], ['30d', 'last 30 days'], ['90d', 'last 90 days']], '24h'],
   ['weight', 'Weight', [['gpu', 'GPUs'], ['sm', 'SMs'], ['flops', 'FLOP/s'], ['price', 'price']], 'gpu'],
   ['bound', 'Not observed', [['lower', 'apart'], ['upper', 'counts as active']], 'lower'],
   ['by', 'List by', DIMENSIONS.map((name) => [name, name]), 'workflow'],
 ];
-// Divisor and unit of sums, and of their rates over time.
-const UNITS = { gpu: [3600, 'GPU h'], sm: [3600, 'SM h'], flops: [1e18, 'EFLOP'], price: [1, 'price'] };
-const RATES = { gpu: [1, 'GPUs'], sm: [1, 'SMs'], flops: [1e15, 'PFLOP/s'], price: [1 / 3600, 'price per hour'] };
+// Divisor and unit of sums, and of their rates over time, by weight of GPUs or for cores.
+const UNITS = { gpu: [3600, 'GPU h'], sm: [3600, 'SM h'], flops: [1e18, 'EFLOP'], price: [1, 'price'], core: [3600, 'core h'] };
+const RATES = { gpu: [1, 'GPUs'], sm: [1, 'SMs'], flops: [1e15, 'PFLOP/s'], price: [1 / 3600, 'price per hour'], core: [1, 'cores'] };
 const STEPS = { '1h': 'minute', '24h': 'hour', yesterday: 'hour', '7d': 'hour', '30d': 'day', '90d': 'day' };
 const DAY = 86400;
 const LENGTHS = { '1h': 3600, '24h': DAY, '7d': 7 * DAY, '30d': 30 * DAY, '90d': 90 * DAY };
@@ -38,6 +41,13 @@ function readState() {
   for (const [key, value] of query) {
     if (key.startsWith('is.')) state.selection.push([key.slice(3), value]);
   }
+  // Only the sums are there for CPUs, and only for hosts.
+  if (!['band', 'time'].includes(state.view)) state.tree = 'gpu';
+  if (state.tree === 'cpu') {
+    state.weight = 'core';
+    state.selection = state.selection.filter(([dimension]) => OF_HOSTS.includes(dimension));
+    if (!OF_HOSTS.includes(state.by)) state.by = 'pool';
+  }
   const now = Math.floor(Date.now() / 1000);
   const until = state.since === 'yesterday' ? now - (now % DAY) : now;
   state.range = [until - (LENGTHS[state.since] ?? DAY), until];
@@ -57,7 +67,8 @@ function go(change) {
 
 function ask(state, what, options, weeksBefore = 0) {
   const [since, until] = state.range.map((time) => time - weeksBefore * WEEK);
-  const query = new URLSearchParams({ since, until, weight: state.weight, ...options });
+  const resources = state.tree === 'cpu' ? { tree: 'cpu' } : { weight: state.weight };
+  const query = new URLSearchParams({ since, until, ...resources, ...options });
   state.selection.forEach(([dimension, name]) => query.append(dimension, name));
   return fetchAnswer(what, query);
 }
@@ -96,7 +107,9 @@ function efficiency(state, group) {
 }
 
 function showControls(state) {
-  const controls = CONTROLS.filter(([key]) => key !== 'by' || state.view === 'band').flatMap(([key, label, options]) => {
+  const isThere = (key) => (key === 'by' ? state.view === 'band' : key === 'tree' ? ['band', 'time'].includes(state.view) : key !== 'weight' || state.tree === 'gpu');
+  const controls = CONTROLS.filter(([key]) => isThere(key)).flatMap(([key, label, all]) => {
+    const options = key === 'by' && state.tree === 'cpu' ? all.filter(([name]) => OF_HOSTS.includes(name)) : all;
     const select = el('select', { id: `control-${key}` }, ...options.map(([value, text]) => el('option', { value, text })));
     select.value = state[key];
     select.addEventListener('change', () => go({ [key]: select.value }));
@@ -117,10 +130,14 @@ function doctorLink(state, dimension, name) {
   return el('a', { href: `/doctor?${time}`, text: 'look' });
 }
 
+// A link to the logs of a run in the system that keeps them. The hub has encoded the names in it.
+function logLink(run) { return el('a', { href: run.log_url, rel: 'noreferrer', target: '_blank', text: 'log' }); }
+
 // Selects a member of a dimension, and lists it by the next one.
 function choose(state, dimension, name) {
   const selection = [...state.selection.filter(([other]) => other !== dimension), [dimension, name]];
-  const next = ['workflow', 'user', 'run'].find((one) => !selection.some(([other]) => other === one));
+  const levels = state.tree === 'cpu' ? ['pool'] : ['workflow', 'user', 'run'];
+  const next = levels.find((one) => !selection.some(([other]) => other === one));
   go({ view: 'band', selection, by: next ?? 'host' });
 }
 
@@ -137,8 +154,8 @@ function list(state, answer) {
     [state.by, (row) => row.name, (row) => nameButton(state, state.by, row.name)],
     [unit, (row) => sum(row.parts), (row) => amount(sum(row.parts))],
     [`allocated ${unit}`, (row) => row.held, (row) => amount(row.held)],
-    ['GPU busy', (row) => busyShares(row.parts)[0], (row) => range(busyShares(row.parts))],
-    ['SM active', (row) => activeShares(row.parts)[0], (row) => range(activeShares(row.parts))],
+    [answer.layer_names[4], (row) => busyShares(row.parts)[0], (row) => range(busyShares(row.parts))],
+    [answer.layer_names[5], (row) => activeShares(row.parts)[0], (row) => range(activeShares(row.parts))],
     [`not observed ${unit}`, (row) => row.unknown, (row) => amount(row.unknown)],
     [`${part < 0 ? 'lost' : answer.part_names[part]} ${unit}`, (row) => row.lost, (row) => amount(row.lost)],
     ['share of it', (row) => row.lost / all, (row) => percent(row.lost / all)],
@@ -158,7 +175,9 @@ function leftOut(state, answer) {
 }
 
 function notes(state, answer) {
-  const texts = ['Deployed are GPUs of hosts that report rows. Hosts that report nothing are unknown.'];
+  const resources = state.tree === 'cpu' ? 'cores' : 'GPUs';
+  const texts = [`Deployed are ${resources} of hosts that report rows. Hosts that report nothing are unknown.`];
+  if (answer.note) texts.push(answer.note);
   const names = [...answer.unknown_weight].join(', ');
   if (names) texts.push(`The weight of these models is unknown, so their time is left out: ${names}.`);
   if (answer.hours_missing) texts.push(`${answer.hours_missing} whole hours have no rows: no host reported, or the rows were deleted.`);
@@ -176,32 +195,51 @@ function wholeShare(state, group) {
   return range([shares[ACTIVE], shares[ACTIVE] + shares[3] + shares[5]].map((share) => share / 100));
 }
 
+// Returns the top line: the occupancy of SMs over elapsed cycles where it is measured. Elsewhere, the share
+// of time with active SMs stands in for it, which the page says.
+function topLine(state, total) {
+  if (state.tree !== 'gpu' || !(total.sums.allocated_s > 0)) return [];
+  const standIn = 'the time with active SMs stands in for it';
+  if (total.occupancy == null) return [el('p', { class: 'note', text: `SM occupancy over elapsed cycles was not measured in this time, so ${standIn}. It needs the counters of NVML (Hopper and later) or of dcgm-exporter.` })];
+  const measured = total.sums.occupancy_observed_s / total.sums.allocated_s;
+  const rest = measured < 0.9995 ? ` In the rest, ${standIn}.` : '';
+  return [el('p', { class: 'headline', text: `${percent(total.occupancy)} SM occupancy over elapsed cycles of allocated GPUs` }),
+    el('p', { class: 'note', text: `Measured in ${percent(measured)} of the allocated time.${rest}` })];
+}
+
 async function showBand(state) {
+  const hostsOf = state.tree === 'gpu' ? state : { ...state, tree: 'gpu', weight: 'gpu' };
   const [answer, before, hosts] = await Promise.all([
-    ask(state, 'sums', { by: state.by, limit: ROWS }), ask(state, 'sums', {}, 1), ask(state, 'hosts', {})]);
+    ask(state, 'sums', { by: state.by, limit: ROWS }), ask(state, 'sums', {}, 1), ask(hostsOf, 'hosts', {})]);
   const { total } = answer;
-  if (!(total.sums.deployed_s > 0)) return [el('p', { class: 'headline', text: 'No rows of GPUs in this time.' }), ...notes(state, answer)];
+  const what = state.tree === 'cpu' ? 'CPUs' : 'GPUs';
+  if (!(total.sums.deployed_s > 0)) return [el('p', { class: 'headline', text: `No rows of ${what} in this time.` }), ...notes(state, answer)];
+  const innermost = state.tree === 'cpu' ? 'had cores in user code' : 'had active SMs';
   const unit = UNITS[state.weight][1];
   const earlier = before.total.percent ? `A week before: ${wholeShare(state, before.total)}.` : 'There are no rows of a week before.';
   const sick = hosts.hosts.filter((host) => host.issues.length > 0).length;
   const band = sankey({
-    parts: partsOf(state, total), shares: sharesOf(state, total), names: answer.part_names, unit, chosen: state.part,
+    layers: answer.layer_names, parts: partsOf(state, total), shares: sharesOf(state, total), names: answer.part_names, unit, chosen: state.part,
     choose: (part) => go({ part: state.part === part ? -1 : part }),
   });
   const dots = answer.groups.map((group) => ({ name: group[state.by], held: held(partsOf(state, group)), share: efficiency(state, group), click: () => choose(state, state.by, group[state.by]) }));
   return [
-    el('p', { class: 'headline', text: `${wholeShare(state, total)} of the deployed time had active SMs` }),
+    ...topLine(state, total),
+    el('p', { class: 'headline', text: `${wholeShare(state, total)} of the deployed time ${innermost}` }),
     el('p', { class: 'note' }, earlier, ' ', el('button', { class: 'name', type: 'button', text: `${sick} of ${hosts.hosts.length} hosts have problems.`, click: () => go({ view: 'hosts' }) })),
     ...notes(state, answer), band, ...list(state, answer),
-    el('div', { class: 'charts' }, scatter(`Each ${state.by}: allocated ${unit} and SM active`, dots.filter((dot) => dot.held > 0 && dot.share != null), unit))];
+    el('div', { class: 'charts' }, scatter(`Each ${state.by}: allocated ${unit} and ${answer.layer_names[5]}`, dots.filter((dot) => dot.held > 0 && dot.share != null), unit))];
 }
 
 async function showTime(state) {
   const step = { step: STEPS[state.since] };
-  const charts = ['', 'workflow', 'user'].map((by) => ask(state, 'sums', by ? { ...step, by, limit: LINES } : step));
-  const answers = await Promise.all(charts);
+  const groupings = state.tree === 'cpu' ? ['', 'pool'] : ['', 'workflow', 'user'];
+  const answers = await Promise.all(groupings.map((by) => ask(state, 'sums', by ? { ...step, by, limit: LINES } : step)));
   const [divisor, rate] = RATES[state.weight];
-  return [...notes(state, answers[0]), ...['', 'workflow', 'user'].map((by, at) => {
+  const { total, layer_names: layers } = answers[0];
+  const hasOccupancy = state.tree === 'gpu' && total.occupancy != null;
+  const [measure, metric] = hasOccupancy ? [(group) => group.occupancy, 'SM occupancy over elapsed cycles'] : [(group) => efficiency(state, group), layers[5]];
+  return [...topLine(state, total), ...notes(state, answers[0]), ...groupings.map((by, at) => {
     const answer = answers[at];
     const starts = [];
     const first = answer.since_unix_s - (answer.since_unix_s % answer.step_s);
@@ -213,7 +251,7 @@ async function showTime(state) {
       const points = (value, missing) => starts.map((start) => [start, steps.has(start) ? value(steps.get(start)) : missing]);
       return {
         rate: { name, click, points: points((group) => group.sums.allocated_s / seconds(group.start_unix_s) / divisor, 0) },
-        share: { name, click, points: points((group) => efficiency(state, group), null) },
+        share: { name, click, points: points(measure, null) },
       };
     };
     const lines = names.map((name) => line(name, answer.groups.filter((group) => (group[by] ?? '') === name), by ? () => choose(state, by, name) : null));
@@ -222,12 +260,28 @@ async function showTime(state) {
     const time = [starts[0], starts.at(-1)];
     return el('div', { class: 'charts' },
       chart(`Allocated ${rate}${title}`, lines.map((one) => one.rate), amount, time),
-      chart(`SM active${title}`, lines.map((one) => one.share), percent, time));
+      chart(`${metric}${title}`, lines.map((one) => one.share), percent, time));
   })];
 }
 
+// Returns what each member of a dimension used and lost, now and a week before.
+function changes(state, by, answers) {
+  const [named, earlier] = answers.map((answer) => new Map(answer.groups.filter((group) => group[by] !== '').map((group) => [group[by], group])));
+  const rows = [...new Set([...named.keys(), ...earlier.keys()])].map((name) => {
+    const [group, old] = [named.get(name), earlier.get(name)];
+    const value = (measure, one) => (one ? measure(partsOf(state, one)) : 0);
+    const [share, oldShare] = [group, old].map((one) => (one ? efficiency(state, one) : null));
+    const [use, oldUse] = [value(held, group), value(held, old)];
+    const drop = share == null || oldShare == null ? null : (oldShare - share) * use;
+    return { by, name, use, oldUse, share, oldShare, drop, lost: value(lost, group), oldLost: value(lost, old), isWorse: use > oldUse && drop > 0 && share < oldShare * (1 - NOISE) };
+  });
+  return rows.sort((a, b) => (b.drop ?? 0) - (a.drop ?? 0));
+}
+
+function askBoth(state, by) { return Promise.all([0, 1].map((weeks) => ask(state, 'sums', { by, limit: ROWS }, weeks))); }
+
 async function showChange(state) {
-  const pairs = await Promise.all(['workflow', 'user'].map((by) => Promise.all([0, 1].map((weeks) => ask(state, 'sums', { by, limit: ROWS }, weeks)))));
+  const pairs = await Promise.all(['workflow', 'user'].map((by) => askBoth(state, by)));
   const unit = UNITS[state.weight][1];
   const [now, before] = pairs[0];
   const texts = [];
@@ -236,16 +290,7 @@ async function showChange(state) {
   if (before.hours_missing > now.hours_missing) texts.push(`A week before, ${before.hours_missing} whole hours have no rows.`);
   if (state.range[1] - WEEK > state.range[0]) texts.push('The time is longer than a week, so it overlaps with the time a week before.');
   return [...texts.map((text) => el('p', { class: 'note', text })), ...['workflow', 'user'].flatMap((by, at) => {
-    const [named, earlier] = pairs[at].map((answer) => new Map(answer.groups.filter((group) => group[by] !== '').map((group) => [group[by], group])));
-    const rows = [...new Set([...named.keys(), ...earlier.keys()])].map((name) => {
-      const [group, old] = [named.get(name), earlier.get(name)];
-      const value = (measure, one) => (one ? measure(partsOf(state, one)) : 0);
-      const [share, oldShare] = [group, old].map((one) => (one ? efficiency(state, one) : null));
-      const [use, oldUse] = [value(held, group), value(held, old)];
-      const drop = share == null || oldShare == null ? null : (oldShare - share) * use;
-      return { name, use, oldUse, share, oldShare, drop, lost: value(lost, group), oldLost: value(lost, old), isWorse: use > oldUse && drop > 0 && share < oldShare * (1 - NOISE) };
-    });
-    rows.sort((a, b) => (b.drop ?? 0) - (a.drop ?? 0));
+    const rows = changes(state, by, pairs[at]);
     const columns = [
       [by, (row) => row.name, (row) => nameButton(state, by, row.name)],
       [`allocated ${unit}`, (row) => row.use, (row) => amount(row.use)],
@@ -259,6 +304,54 @@ async function showChange(state) {
     ];
     return [el('h2', { text: `Each ${by}, by what its drop of efficiency costs` }), sorted(state, columns, rows)];
   })];
+}
+
+// Ranks workflows by what they would gain, and lists use that grows while its efficiency falls, and hangs.
+async function showOpportunity(state) {
+  const groupings = ['workflow', 'user'];
+  const [answer, ...pairs] = await Promise.all([ask(state, 'opportunities', { limit: ROWS }), ...groupings.map((by) => askBoth(state, by))]);
+  const [divisor, unit] = UNITS[state.weight];
+  const all = sum(answer.workflows.map((row) => row.reachable));
+  let before = 0;
+  const ranked = answer.workflows.map((row) => ({ ...row, upTo: (before += row.reachable) / all }));
+  const gains = [
+    ['workflow', (row) => row.workflow, (row) => nameButton(state, 'workflow', row.workflow)],
+    [`reachable ${unit}`, (row) => row.reachable, (row) => amount(row.reachable / divisor)],
+    ['share up to here', (row) => row.upTo, (row) => percent(row.upTo)],
+    [`lost ${unit}`, (row) => row.lost, (row) => amount(row.lost / divisor)],
+    [`allocated ${unit}`, (row) => row.allocated, (row) => amount(row.allocated / divisor)],
+    ['SM active', (row) => row.efficiency, (row) => percent(row.efficiency)],
+    ['target', (row) => row.target, (row) => percent(row.target)],
+    ['target from', (row) => (row.target_from === 'workflow' ? `its own ${row.runs} runs` : 'runs of all workflows (a guess)')],
+  ];
+  const falling = groupings.flatMap((by, at) => changes(state, by, pairs[at]).filter((row) => row.isWorse)).sort((a, b) => b.drop - a.drop);
+  const falls = [
+    ['name', (row) => row.name, (row) => nameButton(state, row.by, row.name)],
+    ['kind', (row) => row.by],
+    [`allocated ${unit}`, (row) => row.use, (row) => amount(row.use)],
+    ['a week before', (row) => row.oldUse, (row) => amount(row.oldUse)],
+    ['SM active', (row) => row.share, (row) => percent(row.share)],
+    ['before', (row) => row.oldShare, (row) => percent(row.oldShare)],
+    [`${unit} by the drop`, (row) => row.drop, (row) => amount(row.drop)],
+  ];
+  const hung = [
+    ['run', (row) => row.run, (row) => nameButton(state, 'run', row.run)],
+    ['user', (row) => row.user, (row) => nameButton(state, 'user', row.user)],
+    ['host', (row) => row.host, (row) => nameButton(state, 'host', row.host)],
+    ['process', (row) => row.pid],
+    ['rank', (row) => row.rank ?? ''],
+    ['last step (UTC)', (row) => row.start_unix_s, (row) => moment(row.start_unix_s)],
+    ['hung minutes', (row) => row.length_s, (row) => amount(row.length_s / 60)],
+    ['now', (row) => (row.is_over ? 'over' : 'hangs')],
+    [`allocated ${unit}`, (row) => row.allocated, (row) => amount(row.allocated / divisor)],
+  ];
+  const part = (title, note, columns, rows) => [el('h2', { text: title }), el('p', { class: 'note', text: note }),
+    rows.length > 0 ? sorted(state, columns, rows) : el('p', { class: 'note', text: 'There are none.' })];
+  return [
+    el('p', { class: 'headline', text: `${amount(all / divisor)} ${unit} would be gained if each run were as efficient as the better ones of its workflow` }),
+    ...part('Workflows by what they would gain', 'The target of a workflow is the 75th percentile of the efficiency of its runs, weighted by their observed time. With fewer than four runs it is that of all runs.', gains, ranked),
+    ...part('Use up while efficiency falls', 'Workflows and users that used more than a week before, at a lower efficiency.', falls, falling),
+    ...part('Hung jobs', 'Processes whose GPU is busy while no step completes.', hung, answer.hangs)];
 }
 
 async function showRuns(state) {
@@ -278,6 +371,7 @@ async function showRuns(state) {
     ['ended', (run) => run.ended_unix_s, (run) => moment(run.ended_unix_s)],
     ['end', end],
     ['PerfDoctor', () => '', (run) => doctorLink(state, 'run', run.run)],
+    ...(rows.some((run) => run.log_url) ? [['log', () => '', (run) => logLink(run)]] : []),
     ['repeats', (run) => run.repeats ?? '', (run) => (run.repeats ? nameButton(state, 'run', run.repeats) : '')],
     [`allocated ${unit}`, (run) => held(run.all), (run) => amount(held(run.all))],
     [`lost ${unit}`, (run) => lost(run.all), (run) => amount(lost(run.all))],
@@ -305,7 +399,7 @@ async function showHosts(state) {
     hosts.length > ROWS ? el('p', { class: 'note', text: `${hosts.length - ROWS} further hosts are not listed.` }) : null];
 }
 
-const VIEWS = { band: showBand, time: showTime, change: showChange, runs: showRuns, hosts: showHosts };
+const VIEWS = { band: showBand, time: showTime, change: showChange, opportunity: showOpportunity, runs: showRuns, hosts: showHosts };
 
 async function show() {
   const turn = ++shown;

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fleet::proto::{Body, GpuInterval, GpuRun, HostEvent};
+use fleet::proto::{Body, GpuInterval, GpuRun, HostEvent, HostInterval};
 use testkit::{Folder, Random};
 
 use super::{maintain, query, sum_rows};
@@ -12,7 +12,8 @@ use crate::grouping::SumQuery;
 use crate::nodes::NODE;
 use crate::store::StoreFolder;
 use crate::store::ingest::RowStore;
-use crate::sums::{Dimension, SUMS, SumKey};
+use crate::sums::{Dimension, FleetSums, SUMS, SumKey};
+use crate::trees::ResourceTree;
 
 const HOUR: u64 = 490_000;
 const START: u64 = HOUR * 3600;
@@ -53,6 +54,9 @@ fn random_fleet(random: &mut Random, seconds: u64) -> Vec<HostRow> {
                     if host > 0 {
                         let active = random.below(100_u64) as f64 / 100.0;
                         sums.insert("sm_active_s".to_owned(), busy_s * active);
+                        if random.below(2_u64) == 0 {
+                            sums.insert("sm_occupancy_s".to_owned(), busy_s * active * 0.5);
+                        }
                     }
                 }
                 let runs = random.below(4_u64).saturating_sub(1);
@@ -87,6 +91,7 @@ fn brute_force(rows: &[HostRow], query: &SumQuery) -> BTreeMap<(u64, SumKey), [f
         let is_busy = !is_drained && busy_hosts.contains(&(host, row.start_unix_s));
         let length_s = f64::from(row.length_s);
         let (busy, sm) = (row.sums.get("busy_s"), row.sums.get("sm_active_s"));
+        let occupancy = row.sums.get("sm_occupancy_s");
         let holders: Vec<Option<&GpuRun>> = match row.runs.len() {
             0 => vec![None],
             _ => row.runs.iter().map(Some).collect(),
@@ -128,6 +133,8 @@ fn brute_force(rows: &[HostRow], query: &SumQuery) -> BTreeMap<(u64, SumKey), [f
                 sums[8] += if sm.is_none() { busy.unwrap_or(&0.0) * held } else { 0.0 };
                 let is_idle = busy.is_some_and(|busy| *busy < 0.01 * row.observed_s);
                 sums[9] += if is_idle { observed(busy) * held } else { 0.0 };
+                sums[10] += occupancy.unwrap_or(&0.0) * held;
+                sums[11] += observed(occupancy) * held;
             }
         }
     }
@@ -168,7 +175,7 @@ fn random_query(random: &mut Random) -> SumQuery {
             selection.entry(dimension).or_default().insert(member.to_owned());
         }
     }
-    SumQuery { range, step_s, by, selection }
+    SumQuery { tree: ResourceTree::Gpu, range, step_s, by, selection }
 }
 
 fn append(store: &mut RowStore, rows: &[HostRow], first: u64) {
@@ -241,6 +248,114 @@ fn rows_and_kept_sums_equal_the_definitions_on_random_fleets() {
         query.by.extend([Dimension::Host, Dimension::User]);
         assert_eq!(super::query(&store, &pools, &query).unwrap().hours_missing, 2);
     }
+}
+
+/// Random rows of CPUs for the hosts and intervals of GPU rows. The last host has no GPUs, but a
+/// control group of a run in each second interval.
+fn random_cpus(random: &mut Random, rows: &[HostRow]) -> Vec<(String, HostInterval)> {
+    let mut times: BTreeSet<(String, u64, u32)> = BTreeSet::new();
+    for (host, row) in rows {
+        times.insert((host.clone(), row.start_unix_s, row.length_s));
+        times.insert(("host-9".to_owned(), row.start_unix_s, 100));
+    }
+    let row = |(at, (host, start_unix_s, length_s)): (usize, (String, u64, u32))| {
+        let observed_s = f64::from(length_s) * (1 + random.below(100_u64)) as f64 / 100.0;
+        let mut left = 8.0 * observed_s;
+        let mut mode = |name: &str| {
+            let seconds = left * random.below(80_u64) as f64 / 100.0;
+            left -= seconds;
+            (name.to_owned(), seconds)
+        };
+        let modes = ["user", "nice", "system", "softirq", "iowait"].map(&mut mode);
+        let mut cpu_s = BTreeMap::from(modes);
+        cpu_s.insert("idle".to_owned(), left);
+        let has_group = host == "host-9" && at.is_multiple_of(2);
+        let groups = has_group.then(|| ("/slurm/job_1".to_owned(), 1.0));
+        let group_cpu_s = groups.into_iter().collect();
+        let row = HostInterval {
+            start_unix_s,
+            length_s,
+            observed_s,
+            cpu_s,
+            group_cpu_s,
+            ..HostInterval::default()
+        };
+        (host, row)
+    };
+    times.into_iter().enumerate().map(row).collect()
+}
+
+#[test]
+fn sums_of_cpus_equal_their_definitions_from_rows_and_from_kept_sums() {
+    let mut random = Random(23);
+    let folder = Folder::new();
+    let store = Arc::new(StoreFolder::open(&folder.path("store")).unwrap());
+    let mut writer = RowStore::new(Arc::clone(&store));
+    append_states(&mut writer);
+    let gpus = random_fleet(&mut random, 5400);
+    append(&mut writer, &gpus, 1);
+    let cpus = random_cpus(&mut random, &gpus);
+    let entries = cpus.iter().zip(1..).map(|((host, row), sequence)| QueuedEntry {
+        queue: [3; 16].into(),
+        host: host.as_str().into(),
+        sequence,
+        body: Body::Host(Box::new(row.clone())),
+    });
+    writer.append(entries.collect()).unwrap();
+
+    let held: BTreeSet<(&str, u64)> = gpus
+        .iter()
+        .filter(|(_, row)| !row.runs.is_empty())
+        .map(|(host, row)| (host.as_str(), row.start_unix_s))
+        .collect();
+    let mut expected = BTreeMap::<&str, [f64; 6]>::new();
+    for (host, row) in &cpus {
+        let sums = expected.entry(host.as_str()).or_default();
+        let deployed_s = 8.0 * f64::from(row.length_s);
+        let is_busy =
+            held.contains(&(host.as_str(), row.start_unix_s)) || !row.group_cpu_s.is_empty();
+        let is_drained =
+            host == DRAINED.0 && (DRAINED.1[0]..DRAINED.1[1]).contains(&row.start_unix_s);
+        let user_s = row.cpu_s["user"] + row.cpu_s["nice"];
+        let busy_s = user_s + row.cpu_s["system"] + row.cpu_s["softirq"];
+        sums[0] += deployed_s;
+        sums[1] += if is_busy || !is_drained { deployed_s } else { 0.0 };
+        if is_busy {
+            let of_row = [deployed_s, busy_s, user_s, 8.0 * row.observed_s];
+            sums[2..].iter_mut().zip(of_row).for_each(|(sum, value)| *sum += value);
+        }
+    }
+    let query = SumQuery {
+        tree: ResourceTree::Cpu,
+        range: 0..u64::MAX / 2,
+        ..SumQuery::group(&[Dimension::Host], None)
+    };
+    let compare = || {
+        let answer = super::query(&store, &Pools::default(), &query).unwrap();
+        assert_eq!(answer.hours_missing, 0);
+        let hosts = answer.sums.keys().map(|(_, key)| key.member(Dimension::Host));
+        assert!(hosts.eq(expected.keys().copied()));
+        for (sums, expected) in answer.sums.values().zip(expected.values()) {
+            let FleetSums { deployed_s, schedulable_s, allocated_s, .. } = *sums;
+            let FleetSums { busy_s, sm_active_s, busy_observed_s, .. } = *sums;
+            let got =
+                [deployed_s, schedulable_s, allocated_s, busy_s, sm_active_s, busy_observed_s];
+            for (value, expected) in got.into_iter().zip(expected) {
+                assert!((value - expected).abs() < 1e-9 * expected.max(1.0), "{sums:?}");
+            }
+            assert_eq!(sums.on_busy_hosts_s, allocated_s);
+        }
+    };
+    compare();
+    let future = SystemTime::now() + Duration::from_secs(1000);
+    maintain(&store, &Pools::default(), future).unwrap();
+    assert_eq!(store.hours("cpu_by_host").unwrap(), [HOUR, HOUR + 1]);
+    compare();
+    // Rows of GPUs may be deleted before those of CPUs.
+    std::fs::remove_dir_all(folder.path("store/gpu")).unwrap();
+    compare();
+    std::fs::remove_dir_all(folder.path("store/host")).unwrap();
+    compare();
 }
 
 #[test]

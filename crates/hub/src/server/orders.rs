@@ -128,7 +128,7 @@ async fn answer_findings(
     State(service): State<Arc<Service>>,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer(pairs, FleetReader::findings).await
+    service.answer(pairs, FleetQuery::check_gpus, FleetReader::findings).await
 }
 
 /// Receives a part of a trace of an agent.

@@ -246,6 +246,9 @@ fn sum_row(gpu: &GpuInterval, is_busy: bool, is_schedulable: bool) -> FleetSums 
             Some(&sm_s) => (sums.sm_active_s, sums.sm_observed_s) = (sm_s, gpu.observed_s),
             None => sums.busy_sm_unknown_s = sums.busy_s,
         }
+        if let Some(&occupancy_s) = gpu.sums.get("sm_occupancy_s") {
+            (sums.sm_occupancy_s, sums.occupancy_observed_s) = (occupancy_s, gpu.observed_s);
+        }
     }
     sums
 }

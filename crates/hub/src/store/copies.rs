@@ -12,13 +12,11 @@ use super::{
     HOUR_S, HOURS_OF_DAY, PartFile, Partition, StoreFolder, create_folder, mark, names, sync_folder,
 };
 use crate::bucket::{BucketConfig, StoreBucket};
-use crate::columns::RowTable;
+use crate::columns::{KEPT, RowTable};
 use crate::error::Error;
 
 /// Time after the end of an hour before its files are copied, as most late rows have arrived then.
 const SETTLED_S: u64 = 3600;
-/// Tables of sums, which are copied but stay on the local disk, because they are small.
-const SUMS: [&str; 4] = ["by_minute", "by_hour", "by_host", "faults"];
 /// Tables of rows that leave the local disk.
 const LARGE: [RowTable; 3] = [RowTable::Gpu, RowTable::Host, RowTable::Step];
 
@@ -35,7 +33,9 @@ pub fn copy_files(
     let Some(bucket) = folder.bucket() else { return Ok(0) };
     let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut copied = 0;
-    for table in RowTable::ALL.map(RowTable::folder).into_iter().chain(SUMS) {
+    // Sums are copied but stay on the local disk, because they are small.
+    let sums = KEPT.map(|table| table.folder);
+    for table in RowTable::ALL.map(RowTable::folder).into_iter().chain(sums) {
         let is_large = LARGE.iter().any(|large| large.folder() == table);
         let kept = config.keep_local.filter(|_| is_large);
         for hour in folder.hours(table)? {

@@ -1,17 +1,17 @@
 //! Deletes days whose time has ended, by the kind of their files.
 //!
-//! Rows of GPUs are deleted only when their sums are on disk. A row that arrives later than its
-//! kind is kept is confirmed but not stored, because its day may be gone.
+//! Rows of GPUs and hosts are deleted only when their sums are on disk. A row that arrives later
+//! than its kind is kept is confirmed but not stored, because its day may be gone.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{HOURS_OF_DAY, Partition, StoreFolder, copies};
-use crate::columns::{FINDINGS, RowTable};
+use crate::columns::{FINDINGS, KEPT, RowTable};
 use crate::config::{DAY_S, Retention};
 use crate::error::Error;
 
-/// Folders of sums and faults, which end after the rows from which they were computed.
-const SUMS: [&str; 4] = ["by_minute", "by_hour", "by_host", "faults"];
+/// Tables whose rows are deleted only when what is kept of them is on disk.
+const SOURCES: [RowTable; 2] = [RowTable::Gpu, RowTable::Host];
 /// Time after which a day that receives no rows any more is deleted. A commit that began before the
 /// end of the day's time is on disk by then.
 const MARGIN_S: u64 = 3600;
@@ -34,11 +34,12 @@ pub fn remove_old_days(
     let mut removed = 0;
     // Rows come before their sums, so that no sums are missing while their rows exist.
     let tables = RowTable::ALL.map(RowTable::folder).into_iter().chain([FINDINGS]);
-    for table in tables.chain(SUMS) {
+    for table in tables.chain(KEPT.map(|table| table.folder)) {
         let Some(kept) = retention.kept(table) else { continue };
         for day in folder.days(table)? {
             let is_needed = !is_over(day, kept, now_unix_s.saturating_sub(MARGIN_S));
-            if is_needed || (table == RowTable::Gpu.folder() && !has_sums(folder, day)?) {
+            let is_source = SOURCES.iter().any(|source| source.folder() == table);
+            if is_needed || is_source && !has_sums(folder, day)? {
                 continue;
             }
             copies::delete_day(folder, table, day)?;
@@ -52,14 +53,13 @@ pub fn remove_old_days(
 /// Whether the sums of all rows of a day are on disk.
 fn has_sums(folder: &StoreFolder, day: u64) -> Result<bool, Error> {
     for hour in (0..HOURS_OF_DAY).map(|hour| Some(day * HOURS_OF_DAY + hour)) {
-        let last = |table| -> Result<Option<u64>, Error> {
-            let list = folder.list(Partition { hour, table })?;
-            Ok(list.parts.last().map(|part| part.last))
-        };
-        let rows = last(RowTable::Gpu.folder())?;
-        for table in SUMS {
-            if rows.is_some() && last(table)? != rows {
-                return Ok(false);
+        let last = |table| folder.last_commit(Partition { hour, table });
+        for table in KEPT {
+            let kept = last(table.folder)?;
+            for source in table.sources {
+                if last(source.folder())? > kept {
+                    return Ok(false);
+                }
             }
         }
     }

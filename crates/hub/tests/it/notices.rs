@@ -161,7 +161,9 @@ fn owners_of_the_truly_idle_gpus_of_a_fleet_are_told_once() {
     restart_with(&mut hub, &rules);
     let again = notices(&hub, &viewer, |_| true);
     assert_eq!(again["notices"], sent["notices"]);
-    assert!(again["held_back"].to_string().contains("the owner was told"));
+    // The fleet depends on the time of the test, and all idle runs may belong to the excepted user.
+    let is_told = again["held_back"].to_string().contains("the owner was told");
+    assert_eq!(is_told, !expected.is_empty());
     // The first request was refused for a moment, and was repeated.
     let bodies = hook.bodies();
     assert_eq!(bodies.len(), expected.len());

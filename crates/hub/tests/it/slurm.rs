@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +19,9 @@ use crate::notices::{WebHook, notices};
 
 /// Number of clusters that this process has started.
 static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+/// Additional lines of `slurm.conf` for a cluster with accounting, whose port follows.
+const ACCOUNTING: &str = "AccountingStorageType=accounting_storage/slurmdbd\n\
+                          AccountingStorageHost=127.0.0.1\nAccountingStorageTRES=gres/gpu\n";
 
 /// A cluster with daemons of its own, which are ended on drop.
 struct SlurmTest {
@@ -25,17 +29,29 @@ struct SlurmTest {
     pids: Vec<std::path::PathBuf>,
 }
 
+/// Whether a cluster has a database of ended jobs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AccountingOfTest {
+    Without,
+    Database,
+}
+
 impl SlurmTest {
     /// Starts a cluster with one node of four GPUs and a number of CPUs, each of which one job
     /// takes. Returns `None` and skips the test without Slurm.
-    fn start(cpus: u32) -> Option<Self> {
+    fn start(cpus: u32, accounting: AccountingOfTest) -> Option<Self> {
         let what = "a real Slurm";
         if !testkit::has_root(what) {
             return None;
         }
-        for program in ["munged", "slurmctld", "slurmd"] {
+        let has_database = accounting == AccountingOfTest::Database;
+        let programs = ["munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd"];
+        for program in programs.iter().take(if has_database { 5 } else { 3 }) {
             if !Path::new("/usr/sbin").join(program).exists() {
-                skip(what, "munge, slurmctld, slurmd and slurm-client of Debian");
+                skip(
+                    what,
+                    "munge, slurmctld, slurmd and slurm-client of Debian, with accounting also slurmdbd and mariadb-server",
+                );
                 return None;
             }
         }
@@ -45,7 +61,7 @@ impl SlurmTest {
         let host = host.trim();
         // Other tests may run Slurm on this machine too.
         let cluster = CLUSTERS.fetch_add(1, Ordering::Relaxed);
-        let port = 20_000 + (std::process::id() % 2000 * 4 + cluster) * 2;
+        let port = 20_000 + (std::process::id() % 2000 * 4 + cluster) * 3;
         fs::write(folder.path("munge.key"), [7; 128]).unwrap();
         for gpu in 0..4 {
             folder.write(&format!("gpu{gpu}"), "");
@@ -75,7 +91,8 @@ impl SlurmTest {
                 port + 1
             ),
         );
-        let pids = ["munge.pid", "slurmctld.pid", "slurmd.pid"].map(|name| folder.path(name));
+        let pids = ["mariadb.pid", "munge.pid", "slurmdbd.pid", "slurmctld.pid", "slurmd.pid"];
+        let pids = pids.map(|name| folder.path(name));
         let cluster = Self { folder, pids: pids.into() };
         cluster.run(
             "/usr/sbin/munged",
@@ -89,9 +106,77 @@ impl SlurmTest {
             ],
         );
         let configuration = format!("{root}/slurm.conf");
+        if has_database {
+            cluster.start_database(&configuration, port + 2);
+        }
         cluster.run("/usr/sbin/slurmctld", &["-c", "-f", &configuration]);
         cluster.run("/usr/sbin/slurmd", &["-N", "n1", "-f", &configuration]);
         Some(cluster)
+    }
+
+    /// Starts MariaDB and `slurmdbd`, and makes the cluster known to it.
+    fn start_database(&self, configuration: &str, port: u32) {
+        let root = self.folder.root().display();
+        let text = fs::read_to_string(configuration).unwrap();
+        let lines = format!(
+            "{ACCOUNTING}AccountingStoragePort={port}\nAccountingStoragePass={root}/munge.socket\n"
+        );
+        fs::write(configuration, text + &lines).unwrap();
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let private = self.folder.write(
+            "slurmdbd.conf",
+            format!(
+                "AuthType=auth/munge\nAuthInfo=socket={root}/munge.socket\nDbdHost={}\n\
+                 DbdAddr=127.0.0.1\nDbdPort={port}\nSlurmUser=root\nLogFile={root}/slurmdbd.log\n\
+                 StorageType=accounting_storage/mysql\nStorageHost=localhost\nStorageUser=root\n\
+                 StoragePass=secret\nStorageLoc=slurm\nPidFile={root}/slurmdbd.pid\n",
+                host.trim()
+            ),
+        );
+        fs::set_permissions(private, fs::Permissions::from_mode(0o600)).unwrap();
+        let options = self.folder.write(
+            "my.cnf",
+            format!(
+                "[mysqld]\ndatadir={root}/db\nsocket={root}/db.socket\npid-file={root}/mariadb.pid\n\
+                 skip-networking\nuser=root\ninnodb_buffer_pool_size=16M\n\
+                 innodb_log_file_size=8M\ninnodb_flush_log_at_trx_commit=0\n"
+            ),
+        );
+        let options = format!("--defaults-file={}", options.display());
+        self.run(
+            "mariadb-install-db",
+            &[
+                &options,
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--user=root",
+            ],
+        );
+        let mut mariadbd = Command::new("/usr/sbin/mariadbd");
+        mariadbd.arg(&options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // The daemon is ended by its file of the process id, like the others.
+        drop(mariadbd.spawn().unwrap());
+        let socket = format!("--socket={root}/db.socket");
+        let until = |what: &str, program: &str, arguments: &[&str]| {
+            let began = Instant::now();
+            loop {
+                let mut command = Command::new(program);
+                let command = command.args(arguments);
+                let output = command.env("SLURM_CONF", configuration).output().unwrap();
+                if output.status.success() {
+                    return;
+                }
+                assert!(began.elapsed() < WAIT, "{what}: {output:?}");
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        };
+        let set = "ALTER USER root@localhost IDENTIFIED BY 'secret'";
+        until("a database", "mariadb", &[&socket, "-e", set]);
+        let mut slurmdbd = Command::new("/usr/sbin/slurmdbd");
+        slurmdbd.env("SLURM_CONF", configuration).current_dir("/").stdin(Stdio::null());
+        slurmdbd.env("MYSQL_UNIX_PORT", self.folder.path("db.socket"));
+        ProgramOutput::collect(&mut slurmdbd).expect_code(0, "slurmdbd");
+        until("slurmdbd", "sacctmgr", &["-i", "add", "cluster", "test"]);
     }
 
     fn run(&self, program: &str, arguments: &[&str]) {
@@ -104,7 +189,7 @@ impl SlurmTest {
     /// Writes scripts that run Slurm's programs for this cluster.
     fn make_tools(&self, tools: &Folder) {
         let configuration = self.folder.path("slurm.conf");
-        for name in ["squeue", "sinfo", "scancel"] {
+        for name in ["squeue", "sinfo", "sacct", "scancel"] {
             let script =
                 format!("#!/bin/sh\nSLURM_CONF={} exec {name} \"$@\"\n", configuration.display());
             make_program(tools, name, &script);
@@ -169,7 +254,7 @@ fn read_runs(hub: &TestHub) -> BTreeMap<String, Vec<String>> {
 
 #[test]
 fn jobs_and_nodes_of_a_real_slurm_are_stored() {
-    let Some(slurm) = SlurmTest::start(1) else { return };
+    let Some(slurm) = SlurmTest::start(1, AccountingOfTest::Without) else { return };
     // The hub's programs find the cluster by the environment of these scripts.
     let tools = Folder::new();
     slurm.make_tools(&tools);
@@ -202,6 +287,38 @@ fn jobs_and_nodes_of_a_real_slurm_are_stored() {
         let node = hub.status()["hosts"]["n1"]["node"].clone();
         node["reason"] == "fan" && node["state"].to_string().contains("drain")
     });
+}
+
+#[test]
+fn ends_that_only_the_accounting_of_a_real_slurm_knows_are_stored() {
+    if !testkit::has_time("the accounting of a real Slurm") {
+        return;
+    }
+    let Some(slurm) = SlurmTest::start(1, AccountingOfTest::Database) else { return };
+    let tools = Folder::new();
+    slurm.make_tools(&tools);
+    // The controller has forgotten all ended jobs.
+    make_program(&tools, "squeue", "#!/bin/sh\necho '{\"jobs\": []}'\n");
+    slurm.submit("fails\n1", 1, "exit 3");
+    slurm.submit("killed", 2, "kill -9 $$");
+    let lines =
+        format!("[slurm]\ncluster = 'test'\ninterval_s = 1\nfolder = '{}'", tools.root().display());
+    let mut hub = TestHub::start(&lines);
+    let began = Instant::now();
+    let wait_for = |hub: &TestHub, name: &str, report: &str| {
+        while read_runs(hub).get(name).and_then(|all| all.first()).is_none_or(|one| one != report) {
+            assert!(began.elapsed() < WAIT, "{name}: {:?}", read_runs(hub));
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    };
+    wait_for(&hub, "fails\n1", "failed Some(3) None");
+    wait_for(&hub, "killed", "failed Some(0) Some(9)");
+    // A job that ends while the hub is down has an end too, and the others are not stored again.
+    hub.child.kill().unwrap();
+    slurm.submit("later", 1, "true");
+    hub.kill_and_restart();
+    wait_for(&hub, "later", "completed Some(0) None");
+    assert!(read_runs(&hub).values().all(|reports| reports.len() == 1), "{:?}", read_runs(&hub));
 }
 
 /// Sends rows of a second for the GPUs of jobs, with the seconds in which each of them was busy.
@@ -255,7 +372,7 @@ fn idle_jobs_of_a_real_slurm_are_cancelled_and_an_epilog_reports_jobs() {
         testkit::skip("the epilog of Slurm", "the program rowmill beside the hub");
         return;
     };
-    let Some(slurm) = SlurmTest::start(3) else { return };
+    let Some(slurm) = SlurmTest::start(3, AccountingOfTest::Without) else { return };
     let (tools, hook, page) = (Folder::new(), WebHook::start(), WebHook::start());
     slurm.make_tools(&tools);
     let mut hub = TestHub::start(&format!(

@@ -73,6 +73,11 @@ fn rows(host: u64, until: u64, weeks: u64) -> EntryBatch {
     let own = |minute: u64| HostInterval {
         start_unix_s: row(minute, 0).start_unix_s,
         length_s: LENGTH_S as u32,
+        observed_s: LENGTH_S as f64,
+        // Two cores.
+        cpu_s: [("user", 15.0), ("system", 9.0), ("idle", 96.0)]
+            .map(|(mode, seconds)| (mode.to_owned(), seconds))
+            .into(),
         ..HostInterval::default()
     };
     let rows = (0..minutes).flat_map(|minute| {
@@ -168,7 +173,7 @@ fn viewers_get_sums_faults_and_reasons_for_refusals() {
 
 #[test]
 fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
-    let (hub, viewer) = start("");
+    let (hub, viewer) = start("[logs]\nurl = 'https://logs.example/{scheduler}/{job}?user={user}'");
     let url = format!("http://{}/", hub.address);
     let wait = "new Promise((done) => { const look = () => document.querySelector('svg') ? done(1) : \
                 setTimeout(look, 20); look(); })";
@@ -187,6 +192,9 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
         let shown = text(&mut browser);
         assert!(shown.contains("15.0 % to 30.0 % of the deployed time had active SMs"), "{shown}");
         assert!(shown.contains(SCRIPT) && shown.contains("55.0 % · 5.5 GPU h"), "{shown}");
+        let stand_in =
+            "SM occupancy over elapsed cycles was not measured in this time, so the time";
+        assert!(shown.contains(stand_in), "{shown}");
         let click = |browser: &mut Browser, find: &str| {
             browser.value(&format!(
                 "new Promise((done) => {{ const turn = document.body.dataset.shown; const node = {find}; \
@@ -214,6 +222,9 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
             ("change", "Each workflow, by what its drop of efficiency costs"),
             ("runs&sort=user", "Failed runs held 0 GPU h"),
             ("hosts", "throttled for 1.0 minutes (hw_slowdown)"),
+            ("opportunity", "Workflows by what they would gain"),
+            ("band&tree=cpu&by=host", "12.5 % of the deployed time had cores in user code"),
+            ("time&tree=cpu", "user code, by pool"),
             ("band&since=yesterday", "A week before"),
         ] {
             browser.load(&format!("{url}?view={view}"));
@@ -225,7 +236,7 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
             let is_shown = shown.contains(text_of_view) || shown.contains("No rows of GPUs");
             assert!(is_shown, "{view}: {shown}");
         }
-        // A run has a screen of its own, and its name stays text.
+        // A run has a screen of its own, and its name stays text. Its logs are linked.
         browser.load(&format!("{url}?view=runs"));
         let look = |find: &str| {
             format!(
@@ -234,6 +245,8 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
             )
         };
         browser.value(&look("document.querySelector('td a')"));
+        let logs = browser.value("document.querySelector('td a[target]').href");
+        assert!(logs.as_str().unwrap().starts_with("https://logs.example/slurm/10"), "{logs}");
         let link = browser.value("document.querySelector('td a').href");
         browser.load(link.as_str().unwrap());
         browser.value(&look("document.querySelector('[role=tab]')"));
