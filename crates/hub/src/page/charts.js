@@ -28,8 +28,13 @@ function svg(tag, properties, ...children) {
 function amount(value) {
   const size = Math.abs(value);
   const digits = size >= 100 ? 0 : size >= 1 || size === 0 ? 1 : 3;
-  return value.toLocaleString('en', { maximumFractionDigits: digits });
+  // A small negative number must not become “-0”.
+  return (Number(value.toFixed(digits)) + 0).toLocaleString('en', { maximumFractionDigits: digits });
 }
+
+function counted(count, word) { return `${count} ${word}${count === 1 ? '' : 's'}`; }
+
+function unlisted(count, word) { return `${counted(count, word)} ${count === 1 ? 'is' : 'are'} not listed.`; }
 
 function percent(share) { return share == null || !Number.isFinite(share) ? '–' : `${(share * 100).toFixed(1)} %`; }
 
@@ -40,8 +45,8 @@ function sum(values) { return values.reduce((total, value) => total + value, 0);
 function moment(time) { return time == null ? '–' : new Date(time * 1000).toISOString().slice(5, 16).replace('T', ' '); }
 
 // Draws the band from deployed GPUs to active SMs. Losses leave it downwards. `shares` are percentages
-// that add up to 100.0, and those of layers are what is left of them.
-function sankey({ parts, shares, names, unit, chosen, choose }) {
+// that add up to 100.0, and those of layers are what is left of them. `first` names the first layer.
+function sankey({ first, parts, shares, names, unit, chosen, choose }) {
   const all = sum(parts);
   const [width, height, left, step, top, base] = [1200, 200, 10, 200, 40, 290];
   const scale = height / all;
@@ -78,7 +83,7 @@ function sankey({ parts, shares, names, unit, chosen, choose }) {
     }
     if (at > 0) bands.push(svg('rect', { class: 'flow', x, y: top, width: step, height: Math.max(0, remaining * scale) }));
     bands.push(svg('rect', { class: 'flow', x: left + at * step, y: top, width: STUB, height: Math.max(0, remaining * scale) }));
-    write(left + at * step, top - 20, name);
+    write(left + at * step, top - 20, at === 0 ? first : name);
     write(left + at * step, top - 5, `${Math.abs(share).toFixed(1)} %`, true);
   });
   const end = left + (LAYERS.length - 1) * step;
