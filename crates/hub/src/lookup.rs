@@ -2,7 +2,7 @@
 //! has anything of the host. Unknown names are errors with similar names.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use crate::aggregate::MINUTE_S;
 use crate::api::FleetReader;
@@ -15,10 +15,14 @@ use crate::similar::similar_names;
 use crate::status::read_status;
 use crate::store::HOUR_S;
 use crate::sums::Dimension;
+use crate::time::DAY_S;
 
 /// Seconds since its last report for which a run without an end counts as lasting. Runs are
 /// reported once an hour.
 const REPORTED_S: u64 = 2 * HOUR_S;
+
+/// Longest time without GPUs within a run of which no report is known.
+const GAP_S: u64 = DAY_S;
 
 /// A run that the store knows.
 #[derive(Clone, Debug)]
@@ -47,9 +51,15 @@ impl FleetReader {
         let mut query = SumQuery::group(&[Dimension::Run], Some(HOUR_S));
         query.selection.insert(Dimension::Run, [run.to_owned()].into());
         let hours = rollup::query(self.folder(), self.pools(), &query)?.sums;
-        let (first, last) = (hours.keys().next(), hours.keys().next_back());
-        if let (Some((first, _)), Some((last, _))) = (first, last) {
-            let life = *first..(last + HOUR_S).min(now_unix_s.max(first + MINUTE_S));
+        let mut hours = hours.keys().rev().map(|(hour, _)| *hour);
+        if let Some(last) = hours.next() {
+            // After a long gap, another run had the same number.
+            let first = hours.try_fold(last, |first, hour| match first - hour {
+                0..=GAP_S => ControlFlow::Continue(hour),
+                _ => ControlFlow::Break(first),
+            });
+            let (ControlFlow::Continue(first) | ControlFlow::Break(first)) = first;
+            let life = first..(last + HOUR_S).min(now_unix_s.max(first + MINUTE_S));
             return Ok(KnownRun { life, state: RunState::default() });
         }
         let query = SumQuery::group(&[Dimension::Run], None);
