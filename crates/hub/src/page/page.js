@@ -288,7 +288,7 @@ async function showChange(state) {
       const [share, oldShare] = [group, old].map((one) => (one ? efficiency(state, one) : null));
       const [use, oldUse] = [value(held, group), value(held, old)];
       const drop = share == null || oldShare == null ? null : (oldShare - share) * use;
-      const parts = by === 'user' && drop != null ? divideDrop(drop, use, ofUser(mixed[0], name), ofUser(mixed[1], name)) : { within: drop, mix: 0 };
+      const parts = by === 'user' && drop != null ? divideDrop(drop, use, ofUser(mixed[0], name), ofUser(mixed[1], name)) : { within: drop, mix: drop == null ? null : 0 };
       return { name, use, oldUse, share, oldShare, drop, ...parts, lost: value(lost, group), oldLost: value(lost, old), isWorse: use > oldUse && parts.within > 0 && share < oldShare * (1 - NOISE) };
     });
     rows.sort((a, b) => (b.within ?? 0) - (a.within ?? 0));
