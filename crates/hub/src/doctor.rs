@@ -89,8 +89,8 @@ struct SubjectTime {
 }
 
 impl FleetReader {
-    /// Tells what is wrong with the run or host of a query. Without a begin, the time is that of the
-    /// whole run.
+    /// Tells what is wrong with the run or host of a query. Without a begin, the time is that of
+    /// the whole run.
     ///
     /// # Errors
     /// If the query selects something else or an unknown name, or if a file cannot be read.

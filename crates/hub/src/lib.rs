@@ -12,9 +12,10 @@
 //! and [`nodes`] tells on which hosts jobs may start. [`run_reports`] reads what hosts report about
 //! runs, [`runs`] tells which of them failed and were repeated, and [`steps`] has their step rates.
 //! [`lookup`] finds one run or host by its name, and [`similar`] the names that an unknown one may
-//! stand for. [`api`] answers viewers in JSON, and [`table`] formats sums as text. [`outward`] sends
-//! sums to other systems, and [`metrics`] are those of the hub itself. [`simulate`] sends rows of a
-//! made-up fleet, and [`demo`] shows all parts with one command. `docs/hub.md` describes the files.
+//! stand for. [`api`] answers viewers in JSON, and [`table`] formats sums as text. [`outward`]
+//! sends sums to other systems, and [`metrics`] are those of the hub itself. [`simulate`] sends
+//! rows of a made-up fleet, and [`demo`] shows all parts with one command. `docs/hub.md` describes
+//! the files.
 //!
 //! [`orders`] has the orders for traces, [`active_runs`] finds the hosts of runs, and [`watch`]
 //! gives orders by itself. [`findings`] adds up what traces say. [`notices`] tells owners of idle

@@ -201,8 +201,8 @@ struct FactReader<'a> {
 }
 
 impl DoctorFacts {
-    /// Reads the rows of a run or a host that start in a range. `reporting_hosts` reported processes
-    /// of the run, perhaps without GPUs and steps.
+    /// Reads the rows of a run or a host that start in a range. `reporting_hosts` reported
+    /// processes of the run, perhaps without GPUs and steps.
     ///
     /// # Errors
     /// If a file cannot be read.

@@ -1,5 +1,5 @@
-//! The way from a loss of the fleet to its cause, by clicks: band, workflow, user, run, finding, and
-//! the timeline of a real trace.
+//! The way from a loss of the fleet to its cause, by clicks: band, workflow, user, run, finding,
+//! and the timeline of a real trace.
 
 use serde_json::Value;
 use testkit::browser::Browser;
@@ -47,8 +47,8 @@ impl ClickedPage {
     }
 }
 
-/// Clicks from the loss of a fleet, which a simulation makes larger, to the timeline of the trace of
-/// an order.
+/// Clicks from the loss of a fleet, which a simulation makes larger, to the timeline of the trace
+/// of an order.
 pub fn click_to_timeline(hub: &TestHub, viewer: &str, order: &Value) {
     let simulated = simulate::start(hub, ["4", "600", "6h"]).wait().unwrap();
     assert!(simulated.success());

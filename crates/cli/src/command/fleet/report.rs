@@ -87,8 +87,8 @@ struct ChangeRow {
     efficiency_percent: Compared<Option<f64>>,
     /// Allocated hours multiplied by the drop of the efficiency; negative if it rose.
     drop_hours: Option<f64>,
-    /// The part of `drop_hours` within workflows, and the part of another mix of workflows. Known of
-    /// users only.
+    /// The parts of `drop_hours` within workflows and by another mix of workflows. Known of users
+    /// only.
     drop_within_hours: Option<f64>,
     drop_mix_hours: Option<f64>,
 }
