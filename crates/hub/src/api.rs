@@ -3,9 +3,10 @@
 //! checks who asks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use chrono::{NaiveDate, NaiveDateTime};
 use serde::Serialize;
 use serde::de::value::{Error as NameError, StrDeserializer};
 use serde::de::{Deserialize, IntoDeserializer};
@@ -22,9 +23,10 @@ use crate::runs::{self, RunState};
 use crate::status::{HostIssue, HostVersions, read_status};
 use crate::store::{HOUR_S, StoreFolder};
 use crate::sums::{Dimension, FleetSums, LAYERS, PART_COUNT, SumKey};
+use crate::time::{describe_moment, unix_now};
 use crate::trees::ResourceTree;
 use crate::weights::{GpuModels, GpuWeight};
-use crate::{rollup, status};
+use crate::{host_faults, rollup, status, steps};
 
 /// Number of groups of an answer if the query names no limit.
 const LIMIT: usize = 1000;
@@ -32,8 +34,6 @@ const LIMIT: usize = 1000;
 const SINCE_S: u64 = 86_400;
 /// Largest number of steps of time of a query.
 const STEPS_MAX: u64 = 20_000;
-/// Throttled seconds of a GPU below which they are not an issue of its host.
-const THROTTLED_MIN_S: f64 = 60.0;
 
 /// What answers are computed from.
 pub struct FleetReader {
@@ -47,6 +47,9 @@ pub struct FleetReader {
 #[derive(Debug)]
 pub struct FleetQuery {
     pub sums: SumQuery,
+    /// Whether the query names the begin and the end of its time.
+    pub has_since: bool,
+    pub has_until: bool,
     pub weight: GpuWeight,
     pub limit: usize,
 }
@@ -106,7 +109,7 @@ pub struct FaultAnswer {
     pub faults: Vec<GpuFault>,
 }
 
-/// The runs of a selection that held GPUs in a time.
+/// The runs of a selection that held GPUs or had processes in a time.
 #[derive(Debug, Serialize)]
 pub struct RunAnswer {
     pub since_unix_s: u64,
@@ -131,6 +134,8 @@ pub struct RunRow {
     pub state: RunState,
     /// URL of the logs of the run, if the configuration has one.
     pub log_url: Option<String>,
+    /// Steps per second of a process; known for runs without GPUs only.
+    pub steps_per_s: Option<f64>,
 }
 
 /// The hosts of a selection.
@@ -138,7 +143,7 @@ pub struct RunRow {
 pub struct HostAnswer {
     pub since_unix_s: u64,
     pub until_unix_s: u64,
-    /// Hosts with issues come first.
+    /// Hosts with issues come first, and those that lost most before others.
     pub hosts: Vec<HostRow>,
 }
 
@@ -147,10 +152,22 @@ pub struct HostAnswer {
 pub struct HostRow {
     pub host: String,
     pub issues: Vec<HostIssue>,
+    /// GPU hours that the host lost at most: allocated without active SMs, not schedulable,
+    /// throttled, or silent until now.
+    pub lost_gpu_hours: f64,
     /// End of the last interval with a row of the host, in seconds since 1970.
     pub last_row_unix_s: Option<u64>,
     pub versions: HostVersions,
     pub node: Option<NodeState>,
+}
+
+/// What the GPUs of a host lost in a time.
+#[derive(Clone, Copy, Debug, Default)]
+struct HostLoss {
+    /// GPU seconds that were not schedulable, or allocated without active SMs.
+    lost_s: f64,
+    /// Number of GPUs, by the hour with the most rows.
+    gpus: f64,
 }
 
 impl FleetQuery {
@@ -159,15 +176,15 @@ impl FleetQuery {
     /// # Errors
     /// The reason if a key or a value is wrong.
     pub fn parse(pairs: &[(String, String)]) -> Result<Self, String> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let (mut since, mut until) = (None, now);
+        let now = unix_now();
+        let (mut since, mut until) = (None, None);
         let mut sums = SumQuery::group(&[], None);
         let (mut weight, mut limit) = (GpuWeight::default(), LIMIT);
         for (key, value) in pairs {
             let wrong = |expected: &str| format!("{key}: expected {expected}, got {value:?}");
             match key.as_str() {
                 "since" => since = Some(value),
-                "until" => until = value.parse().map_err(|_| wrong("seconds since 1970"))?,
+                "until" => until = Some(parse_moment(value, now).map_err(|text| wrong(&text))?),
                 "by" => drop(sums.by.insert(parse_name(value).map_err(|text| wrong(&text))?)),
                 "step" => {
                     sums.step_s = Some(match value.as_str() {
@@ -191,25 +208,29 @@ impl FleetQuery {
             }
         }
         check_tree(&sums, weight)?;
+        let (has_since, has_until) = (since.is_some(), until.is_some());
+        let until = until.unwrap_or(now);
         // Sums begin and end with whole minutes, so the answer names whole minutes too.
         let end = until.div_ceil(MINUTE_S).saturating_mul(MINUTE_S);
         let since = match since {
             None => end.saturating_sub(SINCE_S),
-            Some(text) => match (text.parse(), parse_time(text)) {
-                (Ok(second), _) => second,
-                (_, Ok(span)) => end.saturating_sub(span.as_secs()),
-                (_, Err(problem)) => return Err(format!("since: {problem}, or a time in seconds")),
-            },
+            Some(text) => parse_moment(text, end)
+                .map_err(|expected| format!("since: expected {expected}, got {text:?}"))?,
         };
-        if since >= until || until > now + SINCE_S {
-            return Err(format!("until: expected a time after {since} and not ahead, got {until}"));
+        if until > now + SINCE_S {
+            let got = describe_moment(until);
+            return Err(format!("until: expected a time of at most a day from now, got {got}"));
+        }
+        if since >= until {
+            let [since, until] = [since, until].map(describe_moment);
+            return Err(format!("since: expected a time before `until`, {until}, got {since}"));
         }
         sums.range = since / MINUTE_S * MINUTE_S..end;
         let steps = sums.step_s.map_or(1, |step_s| (end - sums.range.start).div_ceil(step_s));
         if steps > STEPS_MAX {
             return Err(format!("step: expected at most {STEPS_MAX} steps, got {steps}"));
         }
-        Ok(Self { sums, weight, limit })
+        Ok(Self { sums, has_since, has_until, weight, limit })
     }
 
     /// Checks that a query is about GPUs, because only their sums have runs and faults.
@@ -239,6 +260,20 @@ fn check_tree(sums: &SumQuery, weight: GpuWeight) -> Result<(), String> {
         return Err("weight: expected none, because only GPUs have weights".to_owned());
     }
     Ok(())
+}
+
+/// Parses seconds since 1970, a moment in UTC, or a length of time before a moment.
+///
+/// # Errors
+/// What was expected.
+fn parse_moment(text: &str, before: u64) -> Result<u64, String> {
+    let day = || text.parse::<NaiveDate>().ok().and_then(|day| day.and_hms_opt(0, 0, 0));
+    let minute = || NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M").ok();
+    let calendar = || u64::try_from(day().or_else(minute)?.and_utc().timestamp()).ok();
+    let span = || Some(before.saturating_sub(parse_time(text).ok()?.as_secs()));
+    let expected =
+        "seconds since 1970, a time in UTC such as 2026-11-28T07:00, or a length such as 24h";
+    text.parse().ok().or_else(calendar).or_else(span).ok_or_else(|| expected.to_owned())
 }
 
 /// Parses a name as it is written in JSON.
@@ -357,7 +392,7 @@ impl FleetReader {
 
     /// Counts the whole hours of a query, until now, that have neither rows nor sums.
     fn hours_without_files(&self, query: &FleetQuery) -> Result<u64, Error> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = unix_now();
         let first = query.sums.range.start.div_ceil(HOUR_S);
         let last = query.sums.range.end.min(now) / HOUR_S;
         if first >= last {
@@ -367,15 +402,24 @@ impl FleetReader {
         Ok((last - first).saturating_sub(hours.len() as u64))
     }
 
-    /// Lists the runs of a selection that held GPUs, with how they ended.
+    /// Lists the runs of a selection that held GPUs, and those without GPUs whose processes agents
+    /// reported, with how they ended. If a query without a time selects one run, the time is that
+    /// of the whole run.
     ///
     /// # Errors
-    /// If a file cannot be read.
+    /// If the only run of a query without a time is unknown, or if a file cannot be read.
     pub fn runs(&self, query: &FleetQuery) -> Result<RunAnswer, Error> {
         let by = [Dimension::Run, Dimension::User, Dimension::Workflow].into();
-        let sums = SumQuery { by, step_s: None, ..query.sums.clone() };
-        let answer = self.sums(&FleetQuery { sums, weight: query.weight, limit: usize::MAX })?;
-        let mut states = runs::read(&self.folder, &query.sums.range)?;
+        let mut sums = SumQuery { by, step_s: None, ..query.sums.clone() };
+        let only = sums.selection.get(&Dimension::Run).filter(|runs| runs.len() == 1);
+        if let Some(run) = only.and_then(|runs| runs.first()).filter(|_| !query.has_since) {
+            let life = self.find_run(run, unix_now())?.life;
+            // Where the sums of minutes were deleted, only whole hours are known.
+            sums.range = life.start / HOUR_S * HOUR_S..life.end.next_multiple_of(HOUR_S);
+        }
+        let range = sums.range.clone();
+        let answer = self.sums(&FleetQuery { sums, limit: usize::MAX, ..*query })?;
+        let mut states = runs::read(&self.folder, &range)?;
         let (mut runs, mut failed, mut repeated) = (Vec::new(), 0.0, 0.0);
         for group in answer.groups {
             let run = group.members.get(&Dimension::Run).map_or("", String::as_str);
@@ -385,12 +429,10 @@ impl FleetReader {
             let state = states.remove(run).unwrap_or_default();
             failed += if state.is_failed { group.sums.allocated_s } else { 0.0 };
             repeated += if state.repeats.is_some() { group.sums.allocated_s } else { 0.0 };
-            let log_url = self.logs.as_ref().and_then(|logs| {
-                let member = |one| group.members.get(&one).map_or("", String::as_str);
-                logs.link(run, member(Dimension::User), member(Dimension::Workflow))
-            });
-            runs.push(RunRow { group, state, log_url });
+            let log_url = self.log_url(&group);
+            runs.push(RunRow { group, state, log_url, steps_per_s: None });
         }
+        runs.extend(self.runs_without_gpus(query, &range, states)?);
         let runs_left_out = runs.len().saturating_sub(query.limit);
         runs.truncate(query.limit);
         Ok(RunAnswer {
@@ -405,6 +447,52 @@ impl FleetReader {
         })
     }
 
+    /// Returns the URL of the logs of a run, if the configuration has one.
+    fn log_url(&self, run: &SumGroup) -> Option<String> {
+        let [run, user, workflow] = [Dimension::Run, Dimension::User, Dimension::Workflow]
+            .map(|dimension| run.members.get(&dimension).map_or("", String::as_str));
+        self.logs.as_ref()?.link(run, user, workflow)
+    }
+
+    /// Lists the runs of a selection without GPUs whose processes agents reported in a time, from
+    /// the states of runs.
+    fn runs_without_gpus(
+        &self,
+        query: &FleetQuery,
+        range: &Range<u64>,
+        mut states: BTreeMap<String, RunState>,
+    ) -> Result<Vec<RunRow>, Error> {
+        states.retain(|run, state| {
+            let lasts = state.seen_unix_s >= range.start
+                && state.started_unix_s.is_none_or(|start| start < range.end);
+            let is_selected =
+                query.sums.selection.iter().all(|(dimension, members)| match dimension {
+                    Dimension::Run => members.contains(run),
+                    Dimension::User => members.contains(&state.user),
+                    Dimension::Workflow => members.contains(&state.workflow),
+                    Dimension::Host => state.hosts.iter().any(|host| members.contains(host)),
+                    Dimension::Pool => {
+                        let mut pools = state.hosts.iter().map(|host| self.pools.pool_of(host));
+                        pools.any(|pool| members.contains(pool))
+                    }
+                    Dimension::Model => false,
+                });
+            lasts && !state.hosts.is_empty() && is_selected
+        });
+        let mut rates = steps::read_rates(&self.folder, range, states.keys().cloned().collect())?;
+        let row = |(run, state): (String, RunState)| {
+            let steps_per_s = rates.remove(&run);
+            let members = [
+                (Dimension::Run, run),
+                (Dimension::User, state.user.clone()),
+                (Dimension::Workflow, state.workflow.clone()),
+            ];
+            let group = SumGroup { members: members.into(), ..SumGroup::default() };
+            RunRow { log_url: self.log_url(&group), group, state, steps_per_s }
+        };
+        Ok(states.into_iter().map(row).collect())
+    }
+
     /// Lists the hosts of a selection with what should be mended on them: silence, wrong clocks and
     /// doubled agents, states in which the scheduler starts no job, and faults of GPUs.
     ///
@@ -412,42 +500,54 @@ impl FleetReader {
     /// If a file cannot be read.
     pub fn hosts(&self, query: &FleetQuery) -> Result<HostAnswer, Error> {
         let range = &query.sums.range;
-        let mut issues: BTreeMap<String, Vec<HostIssue>> = BTreeMap::new();
-        for fault in faults::query(&self.folder, &self.pools, &query.sums)? {
-            let text = match fault.kind.split_once(' ') {
-                Some(("throttled", reason)) if fault.amount >= THROTTLED_MIN_S => {
-                    let minutes = fault.amount / 60.0;
-                    format!("GPU {}: throttled for {minutes:.1} minutes ({reason})", fault.gpu)
-                }
-                Some(("error", name)) => format!("GPU {}: {name} × {:.0}", fault.gpu, fault.amount),
-                _ => continue,
-            };
-            let issue = HostIssue { kind: fault.kind, text };
-            issues.entry(fault.host).or_default().push(issue);
+        let faults = faults::query(&self.folder, &self.pools, &query.sums)?;
+        let mut by_host: BTreeMap<String, Vec<GpuFault>> = BTreeMap::new();
+        for fault in faults {
+            by_host.entry(fault.host.clone()).or_default().push(fault);
         }
         let mut statuses = read_status(&self.folder, range)?;
-        for host in issues.keys() {
+        for host in by_host.keys() {
             // A host may have rows of GPUs only.
             statuses.entry(host.clone()).or_default();
         }
+        let losses = self.host_losses(query)?;
         if !query.sums.selection.is_empty() {
-            let by = [Dimension::Host].into();
-            let sums = SumQuery { by, step_s: None, ..query.sums.clone() };
-            let selected = rollup::query(&self.folder, &self.pools, &sums)?.sums;
-            let selected: BTreeSet<&str> =
-                selected.keys().map(|(_, key)| key.member(Dimension::Host)).collect();
-            statuses.retain(|host, _| selected.contains(host.as_str()));
+            statuses.retain(|host, _| losses.contains_key(host));
         }
         let row = |(host, status): (String, status::HostStatus)| {
-            let mut all = status.issues();
-            all.extend(issues.remove(&host).unwrap_or_default());
+            let faults = by_host.remove(&host).unwrap_or_default();
+            let throttled_s = host_faults::sum_throttled_s(&faults);
+            let loss = losses.get(&host).copied().unwrap_or_default();
+            let silent_s = status.last_row_unix_s.filter(|_| status.is_silent);
+            let silent_s = silent_s.map_or(0, |last| range.end.saturating_sub(last));
+            let lost_s = throttled_s + loss.lost_s + loss.gpus * silent_s as f64;
+            let mut issues = status.issues();
+            issues.extend(host_faults::describe_faults(&faults));
             let status::HostStatus { last_row_unix_s, versions, node, .. } = status;
-            HostRow { host, issues: all, last_row_unix_s, versions, node }
+            let lost_gpu_hours = lost_s / HOUR_S as f64 + 0.0;
+            HostRow { host, issues, lost_gpu_hours, last_row_unix_s, versions, node }
         };
         let mut hosts: Vec<HostRow> = statuses.into_iter().map(row).collect();
-        hosts.sort_by_key(|row| row.issues.is_empty());
+        hosts.sort_by(|a, b| {
+            let is_well = a.issues.is_empty().cmp(&b.issues.is_empty());
+            is_well.then_with(|| b.lost_gpu_hours.total_cmp(&a.lost_gpu_hours))
+        });
         let (since_unix_s, until_unix_s) = (range.start, range.end);
         Ok(HostAnswer { since_unix_s, until_unix_s, hosts })
+    }
+
+    /// Computes what the GPUs of each host of a selection lost.
+    fn host_losses(&self, query: &FleetQuery) -> Result<HashMap<String, HostLoss>, Error> {
+        let by = [Dimension::Host].into();
+        let sums = SumQuery { by, step_s: Some(HOUR_S), ..query.sums.clone() };
+        let mut losses: HashMap<String, HostLoss> = HashMap::new();
+        for ((_, key), sums) in rollup::query(&self.folder, &self.pools, &sums)?.sums {
+            let loss = losses.entry(key.member(Dimension::Host).to_owned()).or_default();
+            let [not_schedulable, _, _, _, gpu_idle, _, sm_idle, _] = sums.parts();
+            loss.lost_s += not_schedulable + gpu_idle + sm_idle;
+            loss.gpus = loss.gpus.max((sums.deployed_s / HOUR_S as f64).ceil());
+        }
+        Ok(losses)
     }
 
     /// Lists the faults of the GPUs of a selection of hosts, pools and models.
@@ -499,8 +599,13 @@ mod tests {
             ("color=red", "color: expected since, until"),
             ("since=90d&step=minute", "step: expected at most 20000 steps, got 129600"),
             ("step=week", "step: expected minute, hour or day"),
-            ("since=yesterday", "since: expected a time such as"),
-            ("since=9&until=9", "until: expected a time after 9"),
+            ("since=yesterday", "since: expected seconds since 1970, a time in UTC such as"),
+            ("until=soon", "until: expected seconds since 1970, a time in UTC such as"),
+            ("until=9999999999", "until: expected a time of at most a day from now, got 2286-"),
+            (
+                "since=2026-01-02&until=2026-01-01T07:30",
+                "since: expected a time before `until`, 2026-01-01 07:30 UTC, got 2026-01-02 00:00",
+            ),
             ("tree=cpu&by=user", "tree: expected only pool or host as dimensions, got user"),
             ("tree=cpu&weight=sm", "weight: expected none"),
             ("tree=disk", "tree: expected"),

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use arrow_array::UInt64Array;
+use arrow_array::{StringArray, UInt64Array};
+use serde::Serialize;
 
 use crate::columns::RowTable;
 use crate::config::parse_time;
@@ -30,7 +31,9 @@ const SIMULATED_S: u32 = 300;
 const AGENT_S: u32 = 2;
 /// Name of the host with the real training.
 const HOST: &str = "this-machine";
-/// Workflow and configuration of the real training, and its number of rows.
+/// Id of the run of the real training, its workflow and configuration, and its number of rows. The
+/// agent reads the id as it reads that of `torchrun`.
+const RUN: &str = "demo";
 const WORKFLOW: &str = "demo-training";
 const MODEL: &str = "dlrm-ddp";
 const ROWS: &str = "20000";
@@ -138,7 +141,8 @@ pub fn run(options: &DemoOptions, stop: &Arc<AtomicBool>) -> Result<(), Error> {
     training.args(["train", MODEL, "--synthetic", ROWS, "--threads", "1", "--run"]);
     training.arg(folder.join("run")).args(["--set", "rows_cap=20000", "--set", "epochs=100000"]);
     training.args(["--set", "keep_checkpoints=1"]);
-    training.env("KINETO_IPC_SOCKET_DIR", folder.join("sockets")).env("ROWMILL_WORKFLOW", WORKFLOW);
+    training.env("KINETO_IPC_SOCKET_DIR", folder.join("sockets"));
+    training.env("ROWMILL_WORKFLOW", WORKFLOW).env("TORCHELASTIC_RUN_ID", RUN);
     let training = DemoProgram::start("training", &mut training, folder)?;
     let simulation = SimulateOptions {
         hub: url.clone(),
@@ -162,19 +166,25 @@ pub fn run(options: &DemoOptions, stop: &Arc<AtomicBool>) -> Result<(), Error> {
     let store = StoreFolder::open_for_reading(&folder.join("store"))?;
     let token = fs::read_to_string(folder.join("admin.token")).unwrap_or_default();
     let page = format!("{url}/#token={}", token.trim());
-    let (mut steps, mut shown) = (0, None);
+    let (mut stored, mut shown) = (StoredSteps::default(), None);
     let is_over = |shown: Option<Instant>| {
         shown.zip(options.length).is_some_and(|(shown, length)| shown.elapsed() >= length)
     };
     while !stop.load(Ordering::Relaxed) && !simulated.is_finished() && !is_over(shown) {
         programs.iter_mut().try_for_each(DemoProgram::check)?;
-        steps = count_steps(&store)?;
-        if steps > 0 && shown.is_none() && has_past(&store)? {
+        stored = read_steps(&store)?;
+        if let Some(run) = stored.run.as_deref().filter(|_| stored.steps > 0 && shown.is_none())
+            && has_past(&store)?
+        {
             shown = Some(Instant::now());
-            show_page(&page, folder, &url, options.no_browser);
+            print_addresses(&page, folder, &url, run);
+            if !options.no_browser {
+                open_page(&page);
+            }
         }
         if shown.is_none() && began.elapsed() > TRAINING_PATIENCE {
             let what = "rows at the hub".to_owned();
+            let steps = stored.steps;
             let got = format!("{steps} steps in {TRAINING_PATIENCE:?}; see {}", folder.display());
             let expected = "steps of the training, and rows of the simulated past";
             return Err(Error::Value { what, expected, got });
@@ -183,6 +193,7 @@ pub fn run(options: &DemoOptions, stop: &Arc<AtomicBool>) -> Result<(), Error> {
     }
     stop.store(true, Ordering::Relaxed);
     simulated.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let steps = stored.steps;
     say(&format!("{steps} training steps arrived; all programs of the demonstration end now"));
     Ok(())
 }
@@ -220,34 +231,27 @@ impl DemoFolder {
             hashes += &format!("{line}\n");
         }
         place.write("hub.tokens", &hashes)?;
-        place.write(
-            "hub.toml",
-            &place.lines(
-                &[("store", "store"), ("tokens", "hub.tokens")],
-                &format!("listen = \"{listen}\"\n"),
-            ),
-        )?;
+        let [store, tokens] = ["store", "hub.tokens"].map(|name| place.folder.join(name));
+        place.write_toml("hub.toml", &DemoHubFile { listen, store, tokens })?;
         Ok(place)
     }
 
     /// Writes the configuration of the real agent.
     fn write_agent(&self, url: &str) -> Result<(), Error> {
-        let sockets = self.folder.join("sockets");
-        fs::create_dir(&sockets).map_err(Error::io(&sockets, "create"))?;
-        let paths =
-            [("socket_dir", "sockets"), ("state_dir", "agent"), ("audit", "agent-audit.json")];
-        let hub = self.folder.join("agent.token");
-        let rest = format!(
-            "host = {HOST:?}\ninterval_s = {AGENT_S}\n\
-             [hub]\nurl = {url:?}\ntoken_file = {hub:?}\n"
-        );
-        self.write("agent.toml", &self.lines(&paths, &rest))
+        let [socket_dir, state_dir, audit, token_file] =
+            ["sockets", "agent", "agent-audit.json", "agent.token"]
+                .map(|name| self.folder.join(name));
+        fs::create_dir(&socket_dir).map_err(Error::io(&socket_dir, "create"))?;
+        let hub = DemoAgentHub { url, token_file, verbs: ["trace"] };
+        let file =
+            DemoAgentFile { host: HOST, interval_s: AGENT_S, socket_dir, state_dir, audit, hub };
+        self.write_toml("agent.toml", &file)
     }
 
-    /// Formats keys whose values are paths in the folder, and further lines.
-    fn lines(&self, paths: &[(&str, &str)], rest: &str) -> String {
-        let line = |(key, name): &(&str, &str)| format!("{key} = {:?}\n", self.folder.join(name));
-        paths.iter().map(line).collect::<String>() + rest
+    fn write_toml(&self, name: &str, file: &impl Serialize) -> Result<(), Error> {
+        let path = self.folder.join(name);
+        let text = toml::to_string(file).map_err(std::io::Error::other);
+        self.write(name, &text.map_err(Error::io(&path, "format"))?)
     }
 
     /// Writes a file that only this user may read.
@@ -257,6 +261,33 @@ impl DemoFolder {
         let mut file = file.map_err(Error::io(&path, "create"))?;
         file.write_all(text.as_bytes()).map_err(Error::io(&path, "write"))
     }
+}
+
+/// The configuration of the hub of a demonstration.
+#[derive(Serialize)]
+struct DemoHubFile {
+    listen: SocketAddr,
+    store: PathBuf,
+    tokens: PathBuf,
+}
+
+/// The configuration of the agent of a demonstration.
+#[derive(Serialize)]
+struct DemoAgentFile<'a> {
+    host: &'a str,
+    interval_s: u32,
+    socket_dir: PathBuf,
+    state_dir: PathBuf,
+    audit: PathBuf,
+    hub: DemoAgentHub<'a>,
+}
+
+/// How the agent of a demonstration reaches the hub, and what the hub may order.
+#[derive(Serialize)]
+struct DemoAgentHub<'a> {
+    url: &'a str,
+    token_file: PathBuf,
+    verbs: [&'a str; 1],
 }
 
 /// Waits until the hub names the URL at which it listens.
@@ -277,18 +308,31 @@ fn wait_for_hub(hub: &mut DemoProgram, stop: &AtomicBool) -> Result<String, Erro
     }
 }
 
-/// Counts the training steps that the hub has stored.
-fn count_steps(store: &StoreFolder) -> Result<u64, Error> {
-    let (table, mut steps) = (RowTable::Step.folder(), 0);
+/// The training steps that the hub has stored, and their run.
+#[derive(Default)]
+struct StoredSteps {
+    steps: u64,
+    run: Option<String>,
+}
+
+/// Reads the training steps that the hub has stored. The simulated fleet reports none.
+fn read_steps(store: &StoreFolder) -> Result<StoredSteps, Error> {
+    let (table, mut stored) = (RowTable::Step.folder(), StoredSteps::default());
     for hour in store.hours(table)? {
         let partition = Partition { hour: Some(hour), table };
-        store.read(partition, &["steps"], |batch, path| {
+        store.read(partition, &["scheduler", "job", "steps"], |batch, path| {
+            let texts = |name| column::<StringArray>(batch, name, path);
+            let (schedulers, jobs) = (texts("scheduler")?, texts("job")?);
             let counts: &UInt64Array = column(batch, "steps", path)?;
-            steps += counts.iter().flatten().sum::<u64>();
+            stored.steps += counts.iter().flatten().sum::<u64>();
+            let mut named = (0..batch.num_rows()).filter(|row| !jobs.value(*row).is_empty());
+            let run = named.next();
+            let run = run.map(|row| format!("{}/{}", schedulers.value(row), jobs.value(row)));
+            stored.run = stored.run.take().or(run);
             Ok(())
         })?;
     }
-    Ok(steps)
+    Ok(stored)
 }
 
 /// Whether the simulated rows have reached the present.
@@ -298,23 +342,24 @@ fn has_past(store: &StoreFolder) -> Result<bool, Error> {
     Ok(last >= Some(now.saturating_sub(2 * u64::from(SIMULATED_S)) / HOUR_S))
 }
 
-/// Prints the address of the page and further commands, and opens the page if there is a desktop.
-fn show_page(page: &str, folder: &Path, url: &str, no_browser: bool) {
+/// Prints the address of the page and further commands.
+fn print_addresses(page: &str, folder: &Path, url: &str, run: &str) {
     say(&format!("page: {page}"));
     let folder = folder.display();
     let reach = format!("--hub {url} --token-file {folder}/admin.token");
     say(&format!("report: rowmill fleet report {reach}"));
+    say(&format!("training: rowmill fleet job {run} {reach}"));
     say(&format!("hosts: rowmill-hub status --config {folder}/hub.toml"));
+}
+
+/// Opens the page if there is a desktop.
+fn open_page(page: &str) {
     let has_desktop =
         ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|key| std::env::var_os(key).is_some());
-    if has_desktop && !no_browser {
-        let opened = Command::new("xdg-open")
-            .arg(page)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        if !opened.is_ok_and(|status| status.success()) {
+    if has_desktop {
+        let mut command = Command::new("xdg-open");
+        command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if !command.status().is_ok_and(|status| status.success()) {
             say("note: xdg-open cannot open a browser; open the page by its address");
         }
     }

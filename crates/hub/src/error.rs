@@ -7,6 +7,8 @@ use arrow_schema::ArrowError;
 use fleet::untrusted::UntrustedError;
 use parquet::errors::ParquetError;
 
+use crate::similar::describe_similar;
+
 /// An error of the hub's configuration, of its start, or of its store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -19,6 +21,12 @@ pub enum Error {
     Toml { path: PathBuf, source: Box<toml::de::Error> },
     #[error("{what}: expected {expected}, got {got}")]
     Value { what: String, expected: &'static str, got: String },
+    /// A run or a host that a query names.
+    #[error(
+        "{kind}: expected a {kind} with rows or reports, got {name:?}{}",
+        describe_similar(similar)
+    )]
+    UnknownName { kind: &'static str, name: String, similar: Vec<String> },
     #[error("{}: expected {expected} in PEM, got {got}", path.display())]
     Pem { path: PathBuf, expected: &'static str, got: String },
     #[error("{}: {}: expected a certificate and its key, got an error: {source}", certificate.display(), key.display())]

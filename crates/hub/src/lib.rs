@@ -9,12 +9,14 @@
 //! that have ended. [`columns`] converts rows to
 //! Arrow. [`sums`] has the additive sums of a fleet, [`aggregate`] computes them from rows,
 //! [`grouping`] adds them up by members of dimensions, and [`rollup`] keeps them per hour and
-//! answers queries. [`faults`] lists what is wrong with GPUs, [`nodes`] tells on which hosts jobs
-//! may start, and [`runs`] which runs failed and were repeated. [`api`] answers viewers in JSON,
-//! and [`table`] formats sums as text. [`outward`] sends sums to other systems, and [`metrics`] are
-//! those of the hub itself. [`simulate`] sends rows of a made-up fleet, and [`demo`] shows all
-//! parts with one command. `docs/hub.md`
-//! describes the files.
+//! answers queries. [`faults`] lists what is wrong with GPUs, [`host_faults`] describes it by host,
+//! and [`nodes`] tells on which hosts jobs may start. [`run_reports`] reads what hosts report about
+//! runs, [`runs`] tells which of them failed and were repeated, and [`steps`] has their step rates.
+//! [`lookup`] finds one run or host by its name, and [`similar`] the names that an unknown one may
+//! stand for. [`api`] answers viewers in JSON, and [`table`] formats sums as text. [`outward`]
+//! sends sums to other systems, and [`metrics`] are those of the hub itself. [`simulate`] sends
+//! rows of a made-up fleet, and [`demo`] shows all parts with one command. `docs/hub.md` describes
+//! the files.
 //!
 //! [`log_links`] links runs to their logs, and [`opportunity`] finds what is worth mending first.
 //! [`orders`] has the orders for traces, [`active_runs`] finds the hosts of runs, and [`watch`]
@@ -37,10 +39,12 @@ pub mod error;
 pub mod faults;
 pub mod findings;
 pub mod grouping;
+pub mod host_faults;
 pub mod intervals;
 pub mod kept;
 pub mod log;
 pub mod log_links;
+pub mod lookup;
 pub mod metrics;
 pub mod mode_sums;
 pub mod nodes;
@@ -54,11 +58,14 @@ pub mod poll;
 pub mod problems;
 pub mod program;
 pub mod rollup;
+pub mod run_reports;
 pub mod runs;
 pub mod server;
+pub mod similar;
 pub mod simulate;
 pub mod slurm;
 pub mod status;
+pub mod steps;
 pub mod store;
 pub mod sums;
 pub mod table;

@@ -212,7 +212,7 @@ Examples:
     Simulate(SimulateOptions),
     /// Show all parts: a hub, a simulated fleet, and a real training under an agent
     #[command(after_help = "\
-The page opens where there is a desktop; its address is printed everywhere. A week of a simulated fleet comes
+The page opens where there is a desktop; its address is printed everywhere. Nine days of a simulated fleet come
 first. Then a small model trains on one core, and its steps arrive at the hub until Ctrl-C.
 
 Examples:
@@ -476,7 +476,11 @@ fn stop_at_signal() -> Result<Arc<AtomicBool>, Error> {
 }
 
 fn run_simulation(options: &SimulateOptions) -> Result<(), Error> {
-    let truth = simulate(options, stop_at_signal()?)?;
+    let stop = stop_at_signal()?;
+    let truth = simulate(options, Arc::clone(&stop))?;
+    if stop.load(Ordering::Relaxed) {
+        say("note: ended by a signal, so the hub may lack rows that the true sums contain");
+    }
     let json = format!("{:#}\n", serde_json::json!(truth));
     match &options.truth {
         Some(path) => {

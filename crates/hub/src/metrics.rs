@@ -86,7 +86,9 @@ impl HubCounters {
         begin(&mut text, "tokens_stale", "gauge");
         let _ = writeln!(text, "rowmill_hub_tokens_stale {}", u8::from(tokens.is_stale()));
         begin(&mut text, "problem_rows_total", "counter");
-        for (problem, count) in HostProblem::ALL.iter().zip(&self.problems) {
+        // A wrong clock is a problem of batches, not of rows.
+        let problems = HostProblem::ALL.iter().zip(&self.problems);
+        for (problem, count) in problems.filter(|(one, _)| **one != HostProblem::Clock) {
             let (problem, count) = (problem.word(), count.load(Ordering::Relaxed));
             let _ = writeln!(text, "rowmill_hub_problem_rows_total{{kind=\"{problem}\"}} {count}");
         }

@@ -17,13 +17,17 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::access::HubCaller;
-use crate::active_runs::{ActiveRun, active_runs};
+use crate::active_runs::{ActiveRun, active_runs, is_named};
 use crate::batch::CheckedBatch;
 use crate::columns::RowTable;
 use crate::error::Error;
 use crate::log::say;
+use crate::run_reports;
+use crate::runs::RunState;
+use crate::similar::{describe_similar, similar_names};
+use crate::status::read_status;
 use crate::store::{Partition, StoreFolder, column};
-use crate::time::DAY_S;
+use crate::time::{DAY_S, describe_moment};
 use crate::tokens::hexadecimal;
 
 pub mod analysis;
@@ -53,6 +57,12 @@ const STEPS_MAX: u32 = 1000;
 /// Multiple of iterations at which the ranks of several hosts start together, unless the order
 /// names one.
 const ALIGN_HOSTS: u32 = 100;
+
+/// Seconds for which a run that has ended is explained in errors.
+const KNOWN_S: u64 = 7 * DAY_S;
+/// Why a host does not execute an order yet.
+const NOT_ASKING: &str = "its agent has not asked for orders since the hub began; \
+                          `verbs = [\"trace\"]` in [hub] of the agent's configuration lets it";
 
 /// An order as its file stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,6 +171,8 @@ struct KeptOrders {
     /// Last state by the number of the order and the host.
     states: BTreeMap<(u64, String), OrderState>,
     analyses: BTreeMap<u64, TraceAnalysis>,
+    /// Hosts whose agents have asked for orders since the hub began.
+    asking: BTreeSet<String>,
     last_id: u64,
 }
 
@@ -235,7 +247,27 @@ impl OrderBoard {
             let reason = format!("expected a caller who may trace {whose}, got {name:?}");
             return Err(OrderFailure::Refused(403, reason));
         }
+        if wish.job.is_none() {
+            self.check_hosts(&run.hosts, now_unix_s)?;
+        }
         self.create(wish, run, caller.grant.name(), now_unix_s)
+    }
+
+    /// Checks that hosts reported something within a day, or that their agents ask for orders.
+    fn check_hosts(&self, hosts: &BTreeSet<String>, now_unix_s: u64) -> Result<(), OrderFailure> {
+        let is_asking = |host: &&String| self.lock().asking.contains(*host);
+        let silent: Vec<&String> = hosts.iter().filter(|host| !is_asking(host)).collect();
+        if silent.is_empty() {
+            return Ok(());
+        }
+        let statuses = read_status(&self.folder, &(now_unix_s.saturating_sub(DAY_S)..now_unix_s))?;
+        let Some(host) = silent.into_iter().find(|host| !statuses.contains_key(*host)) else {
+            return Ok(());
+        };
+        let similar = describe_similar(&similar_names(host, statuses.keys()));
+        let reason =
+            format!("host: expected a host with rows of the last day, got {host:?}{similar}");
+        Err(OrderFailure::Refused(404, reason))
     }
 
     /// Finds the run that a person means, on one host or on all of its hosts.
@@ -248,7 +280,7 @@ impl OrderBoard {
     ) -> Result<ActiveRun, OrderFailure> {
         let refused = |status, reason| Err(OrderFailure::Refused(status, reason));
         let mut found = active_runs(&self.folder, now_unix_s)?;
-        found.retain(|run| run.is_named(job));
+        found.retain(|run| is_named(&run.run, job));
         if found.len() > 1 {
             found.retain(|run| caller.may_trace(&run.user));
         }
@@ -258,7 +290,8 @@ impl OrderBoard {
             return refused(400, format!("job: expected one of {}, got {job:?}", names.join(", ")));
         }
         let Some(mut run) = found.pop() else {
-            return refused(404, format!("job: expected a run that lasts, got {job:?}"));
+            let why = self.explain_missing_run(job, now_unix_s)?;
+            return refused(404, format!("job: expected a run that lasts, got {job:?}{why}"));
         };
         if let Some(host) = host {
             if !run.hosts.contains(host) {
@@ -270,6 +303,28 @@ impl OrderBoard {
             run.hosts = BTreeSet::from([host.to_owned()]);
         }
         Ok(run)
+    }
+
+    /// Explains why no lasting run has the name of a job, for the end of an error.
+    fn explain_missing_run(&self, job: &str, now_unix_s: u64) -> Result<String, Error> {
+        let since = now_unix_s.saturating_sub(KNOWN_S);
+        let reports = run_reports::read_last(&self.folder, &(since..now_unix_s + DAY_S))?;
+        let names: Vec<String> = reports.keys().cloned().collect();
+        let known = reports.into_iter().find(|(run, _)| is_named(run, job));
+        let Some((run, reports)) = known else {
+            // A job without its scheduler is compared with jobs.
+            let plain = |name: &String| match name.split_once('/') {
+                Some((_, id)) if !job.contains('/') => id.to_owned(),
+                _ => name.clone(),
+            };
+            let names: Vec<String> = names.iter().map(plain).collect();
+            return Ok(describe_similar(&similar_names(job, &names)));
+        };
+        let ended = RunState::merge(reports).and_then(|state| state.ended_unix_s);
+        Ok(match ended {
+            Some(ended) => format!(": {run} ended at {}", describe_moment(ended)),
+            None => format!(": no agent reports processes of {run} now"),
+        })
     }
 
     /// Creates an order for a run that was found, without a check of permissions.
@@ -341,7 +396,10 @@ impl OrderBoard {
     /// Whether orders wait for an agent.
     pub fn has_orders(&self, host: &str, queue: &[u8], after: u64, now_unix_s: u64) -> bool {
         let queue = hexadecimal(queue);
-        let kept = self.lock();
+        let mut kept = self.lock();
+        if !kept.asking.contains(host) {
+            kept.asking.insert(host.to_owned());
+        }
         kept.orders.range(after + 1..).any(|(_, order)| order.is_for(host, &queue, now_unix_s))
     }
 
@@ -487,7 +545,8 @@ impl KeptOrders {
             None if now_unix_s > order.expires_unix_s => {
                 ("expired", "no agent of this host asked for orders in time".to_owned())
             }
-            None => ("waiting", String::new()),
+            None if self.asking.contains(&host.host) => ("waiting", String::new()),
+            None => ("waiting", NOT_ASKING.to_owned()),
         };
         let is_given_up =
             matches!(word, "sent" | "tracing") && now_unix_s > order.created_unix_s + GIVEN_UP_S;

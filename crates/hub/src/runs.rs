@@ -1,34 +1,20 @@
 //! What the reports of runs tell: when each run began and ended, whether it failed, and which
 //! failed run it repeats.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use arrow_array::{Array, Int32Array, StringArray, TimestampMillisecondArray, UInt32Array};
 use serde::Serialize;
 
-use crate::columns::RowTable;
 use crate::error::Error;
-use crate::store::{HOUR_S, Partition, StoreFolder, column};
+use crate::run_reports::{self, RunReportRow};
+use crate::store::StoreFolder;
 
 /// Seconds before a time from which reports are read, so that the beginnings of its runs and the
 /// failures before them are known.
 const BEFORE_S: u64 = 7 * 86_400;
 /// Longest time in seconds between a failure and the begin of the run that repeats it.
 const REPEAT_S: u64 = 86_400;
-const COLUMNS: [&str; 11] = [
-    "host",
-    "seen",
-    "scheduler",
-    "job",
-    "name",
-    "user",
-    "state",
-    "started",
-    "ended",
-    "exit_code",
-    "exit_signal",
-];
 /// States by the scheduler of runs that failed, and of runs that ended otherwise.
 const FAILED: [&str; 6] =
     ["boot_fail", "deadline", "failed", "node_fail", "out_of_memory", "timeout"];
@@ -40,7 +26,15 @@ pub struct RunState {
     #[serde(skip)]
     name: String,
     #[serde(skip)]
-    user: String,
+    pub user: String,
+    #[serde(skip)]
+    pub workflow: String,
+    /// Time of the last report.
+    #[serde(skip)]
+    pub seen_unix_s: u64,
+    /// Hosts whose agents reported processes of the run when they last reported it.
+    #[serde(skip)]
+    pub hosts: BTreeSet<String>,
     /// State by the scheduler; empty if it is unknown.
     pub state: String,
     pub started_unix_s: Option<u64>,
@@ -59,66 +53,61 @@ pub struct RunState {
 /// # Errors
 /// If a file cannot be read.
 pub fn read(folder: &StoreFolder, range: &Range<u64>) -> Result<BTreeMap<String, RunState>, Error> {
-    // The last report of each host about each run, with its time.
-    let mut reports = BTreeMap::<(String, String), (i64, RunState)>::new();
-    let since = range.start.saturating_sub(BEFORE_S);
-    let table = RowTable::Run.folder();
-    let hours = folder.hours(table)?.into_iter();
-    let hours = hours.filter(|hour| (hour + 1) * HOUR_S > since && hour * HOUR_S < range.end);
-    for hour in hours {
-        folder.read(Partition { hour: Some(hour), table }, &COLUMNS, |batch, path| {
-            let texts = |name| column::<StringArray>(batch, name, path);
-            let times = |name| column::<TimestampMillisecondArray>(batch, name, path);
-            let (hosts, schedulers, jobs) = (texts("host")?, texts("scheduler")?, texts("job")?);
-            let (names, users, states) = (texts("name")?, texts("user")?, texts("state")?);
-            let (seen, started, ended) = (times("seen")?, times("started")?, times("ended")?);
-            let codes: &Int32Array = column(batch, "exit_code", path)?;
-            let signals: &UInt32Array = column(batch, "exit_signal", path)?;
-            let second = |array: &TimestampMillisecondArray, row| {
-                array.is_valid(row).then(|| u64::try_from(array.value(row) / 1000).unwrap_or(0))
-            };
-            for row in 0..batch.num_rows() {
-                if second(seen, row).is_none_or(|seen| seen >= range.end) {
-                    continue;
-                }
-                let run = format!("{}/{}", schedulers.value(row), jobs.value(row));
-                let state = RunState {
-                    name: names.value(row).to_owned(),
-                    user: users.value(row).to_owned(),
-                    state: states.value(row).to_owned(),
-                    started_unix_s: second(started, row),
-                    ended_unix_s: second(ended, row),
-                    exit_code: codes.is_valid(row).then(|| codes.value(row)),
-                    exit_signal: signals.is_valid(row).then(|| signals.value(row)),
-                    ..RunState::default()
-                };
-                let key = (run, hosts.value(row).to_owned());
-                let last = reports.entry(key).or_insert((i64::MIN, RunState::default()));
-                if last.0 <= seen.value(row) {
-                    *last = (seen.value(row), state);
-                }
-            }
-            Ok(())
-        })?;
-    }
-    let mut runs = BTreeMap::<String, RunState>::new();
-    for ((run, _), (_, report)) in reports {
-        match runs.get_mut(&run) {
-            None => drop(runs.insert(run, report)),
-            Some(state) => state.merge(report),
-        }
-    }
-    runs.values_mut().for_each(|run| run.is_failed = run.has_failed());
+    let seen = range.start.saturating_sub(BEFORE_S)..range.end;
+    let reports = run_reports::read_last(folder, &seen)?.into_iter();
+    let mut runs: BTreeMap<String, RunState> =
+        reports.filter_map(|(run, reports)| Some((run, RunState::merge(reports)?))).collect();
     find_repeats(&mut runs);
     Ok(runs)
 }
 
+impl From<RunReportRow> for RunState {
+    fn from(report: RunReportRow) -> Self {
+        Self {
+            // Only schedulers and `ROWMILL_WORKFLOW` name a job.
+            workflow: if report.name.is_empty() { report.workflow } else { report.name.clone() },
+            name: report.name,
+            user: report.user,
+            state: report.state,
+            started_unix_s: report.started_unix_s,
+            ended_unix_s: report.ended_unix_s,
+            seen_unix_s: u64::try_from(report.seen_unix_ms / 1000).unwrap_or(0),
+            exit_code: report.exit_code,
+            exit_signal: report.exit_signal,
+            ..Self::default()
+        }
+    }
+}
+
 impl RunState {
-    /// Adds the report of another host. What the scheduler says counts more than what agents saw.
-    fn merge(&mut self, other: Self) {
+    /// Merges the last reports of all hosts about a run. What the scheduler says counts more than
+    /// what agents saw. Returns `None` without a report.
+    pub fn merge(reports: BTreeMap<String, RunReportRow>) -> Option<Self> {
+        let mut merged: Option<Self> = None;
+        for (host, report) in reports {
+            let has_processes = report.processes > 0;
+            let mut other = Self::from(report);
+            if has_processes {
+                other.hosts.insert(host);
+            }
+            merged = Some(match merged {
+                None => other,
+                Some(state) => state.and(other),
+            });
+        }
+        let mut state = merged?;
+        state.is_failed = state.has_failed();
+        Some(state)
+    }
+
+    /// Adds the report of another host.
+    fn and(mut self, mut other: Self) -> Self {
         let first = [self.started_unix_s, other.started_unix_s].into_iter().flatten().min();
+        let last_seen = self.seen_unix_s.max(other.seen_unix_s);
+        let mut hosts = std::mem::take(&mut self.hosts);
+        hosts.append(&mut other.hosts);
         if self.state.is_empty() && !other.state.is_empty() {
-            *self = other;
+            self = other;
         } else if self.state.is_empty() {
             // A run lasts as long as it lasts on one host.
             let both = self.ended_unix_s.zip(other.ended_unix_s);
@@ -126,7 +115,8 @@ impl RunState {
             self.exit_code = self.exit_code.max(other.exit_code);
             self.exit_signal = self.exit_signal.max(other.exit_signal);
         }
-        self.started_unix_s = first;
+        (self.started_unix_s, self.seen_unix_s, self.hosts) = (first, last_seen, hosts);
+        self
     }
 
     fn has_failed(&self) -> bool {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -221,6 +221,7 @@ impl HubListener {
             let check = middleware::from_fn_with_state(guard, check_access);
             router.route(route.path, route.handler.route_layer(check))
         });
+        let router = router.fallback(refuse_path).method_not_allowed_fallback(refuse_method);
         let router = router.with_state(service);
         let open = Arc::new(Semaphore::new(self.connections as usize));
         loop {
@@ -333,6 +334,18 @@ async fn check_access(
         service.audit.write(&line, Utc::now());
     }
     response
+}
+
+/// Refuses a request with an unknown path.
+async fn refuse_path(uri: Uri) -> Response {
+    let expected = "expected a path of the page or of crates/hub/openapi.json";
+    refuse(&BatchRefusal::new(404, format!("{expected}, got {:?}", uri.path())))
+}
+
+/// Refuses a request with a method that its path does not have.
+async fn refuse_method(method: Method, uri: Uri) -> Response {
+    let reason = format!("expected another method for {:?}, got {method}", uri.path());
+    refuse(&BatchRefusal::new(405, reason))
 }
 
 /// Answers who the caller is, so that the page knows whether it needs a token.
@@ -458,6 +471,9 @@ impl Service {
         let computed = tokio::task::spawn_blocking(move || compute(&reader, &query)).await;
         match computed {
             Ok(Ok(answer)) => Json(answer).into_response(),
+            Ok(Err(error @ Error::UnknownName { .. })) => {
+                refuse(&BatchRefusal::new(404, error.to_string()))
+            }
             Ok(Err(error)) => {
                 say(&format!("error: a query is not answered: {error}"));
                 refuse(&BatchRefusal::new(503, "the files cannot be read now"))
@@ -511,9 +527,15 @@ fn message(message: &impl Message) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], message.encode_to_vec()).into_response()
 }
 
+/// The answer to a refused request.
+#[derive(Serialize)]
+struct RefusedAnswer<'a> {
+    error: &'a str,
+}
+
 fn refuse(refusal: &BatchRefusal) -> Response {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
-    let mut response = (status, refusal.reason.clone()).into_response();
+    let mut response = (status, Json(RefusedAnswer { error: &refusal.reason })).into_response();
     let retry = match refusal.status {
         429 => Some(1),
         503 => Some(RETRY_STORE_S),

@@ -138,9 +138,6 @@ pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<Flee
         }
         say(&progress(&state, truth.until_unix_s, began));
         truth.finish();
-        if state.stop.load(Ordering::Relaxed) {
-            say("note: ended by a signal, so the hub may lack rows that the true sums contain");
-        }
         Ok(truth)
     })
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use arrow_array::{Array, BooleanArray, RecordBatch};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, BooleanArray, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use chrono::{DateTime, NaiveDate, Timelike, Utc};
 use parquet::arrow::arrow_reader::{
@@ -82,6 +83,29 @@ pub struct Partition {
 pub struct RowChoice {
     pub columns: &'static [&'static str],
     pub is_chosen: Arc<dyn Fn(&RecordBatch) -> BooleanArray + Send + Sync>,
+}
+
+impl RowChoice {
+    /// Chooses rows by the texts of some columns.
+    pub fn by_texts(
+        columns: &'static [&'static str],
+        is_chosen: impl Fn(&[&str]) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let choose = move |batch: &RecordBatch| -> BooleanArray {
+            let named = |name: &&str| batch.column_by_name(name)?.as_string_opt::<i32>();
+            let arrays: Option<Vec<&StringArray>> = columns.iter().map(named).collect();
+            let arrays = arrays.unwrap_or_default();
+            let mut texts: Vec<&str> = Vec::new();
+            let row = |row| {
+                texts.clear();
+                // A missing value has an empty text.
+                texts.extend(arrays.iter().map(|array| array.value(row)));
+                Some(texts.len() == columns.len() && is_chosen(&texts))
+            };
+            (0..batch.num_rows()).map(row).collect()
+        };
+        Self { columns, is_chosen: Arc::new(choose) }
+    }
 }
 
 /// A file of a partition, with the numbers of the first and the last commit that it holds.

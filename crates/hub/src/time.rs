@@ -1,12 +1,24 @@
-//! Lengths of time in configurations and options.
+//! Lengths of time in configurations and options, and moments.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use chrono::DateTime;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 /// Seconds of a day.
 pub const DAY_S: u64 = 86_400;
+
+/// Returns the current time in seconds since 1970.
+pub fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Formats a time in seconds since 1970 as UTC.
+pub fn describe_moment(unix_s: u64) -> String {
+    let time = i64::try_from(unix_s).ok().and_then(|second| DateTime::from_timestamp(second, 0));
+    time.map_or("-".to_owned(), |time| time.format("%Y-%m-%d %H:%M UTC").to_string())
+}
 
 /// Parses a length of time with a unit: s, m, h, d or y, which is 365 days.
 ///

@@ -7,6 +7,7 @@ use std::time::Duration;
 use fleet::proto::{CONTENT_TYPE, SIZE_MAX};
 use fleet::untrusted::{Privacy, read_trusted};
 use prost::Message;
+use serde::Deserialize;
 use ureq::tls::TlsConfig;
 
 use crate::config::{ConfigError, HubConfig};
@@ -15,7 +16,7 @@ use crate::secret::read_secret;
 /// Timeout of a request to the hub. A long poll adds its own duration to it.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Largest number of bytes of an error response that are kept for the message.
-const REFUSAL_MAX: u64 = 512;
+const REFUSAL_MAX: u64 = 4096;
 
 /// An HTTPS connection to the hub, with the CA certificate and the token of this host.
 pub struct HubLink {
@@ -60,6 +61,12 @@ pub fn tls(config: &HubConfig) -> Result<TlsConfig, ConfigError> {
         let problem = "expected a certificate in PEM, got none".to_owned();
         wrong(ConfigError::Tls { path: path.clone(), problem })
     })
+}
+
+/// The answer of a hub that refuses a message.
+#[derive(Deserialize)]
+struct HubRefusal {
+    error: String,
 }
 
 impl HubLink {
@@ -112,6 +119,9 @@ impl HubLink {
         }
         let reason = answer.body_mut().with_config().limit(REFUSAL_MAX).read_to_string();
         let reason = reason.unwrap_or_default();
+        // Hubs answer with JSON, and proxies with any text.
+        let parsed = serde_json::from_str::<HubRefusal>(&reason);
+        let reason = parsed.map_or(reason, |refusal| refusal.error);
         let reason: String = reason.chars().filter(|letter| !letter.is_control()).collect();
         let words = format!("status {status} {reason}").trim_end().to_owned();
         Err(match status {

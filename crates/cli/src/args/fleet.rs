@@ -196,10 +196,6 @@ pub struct FleetJob {
     pub id: String,
     #[command(flatten)]
     pub reach: HubReach,
-    /// Length of the time until now in which the job held GPUs, from 1m to 3650d. The report covers
-    /// the whole job
-    #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "7d")]
-    pub since: Duration,
 }
 
 /// Options of `rowmill fleet orders`.
@@ -250,7 +246,8 @@ pub struct FleetDoctor {
     /// http://127.0.0.1:9470]
     #[arg(long, value_name = "URL", requires = "subject")]
     pub hub: Option<String>,
-    /// Length of the time until now with --job or --host, such as 90m, 24h or 7d [default: 24h]
+    /// Length of the time until now with --job or --host, such as 90m, 24h or 7d [default: the
+    /// whole job, or 24h of a host]
     #[arg(long, value_name = "TIME", value_parser = span_of_days, requires = "subject")]
     pub since: Option<Duration>,
 }

@@ -56,7 +56,7 @@ fn rate(host: &HostCell, name: &str) -> Option<f64> {
     ratio(*host.bytes.get(name)? as f64, host.observed_s)
 }
 
-const CHARTS: [ChartKind; 20] = {
+const CHARTS: [ChartKind; 21] = {
     use CellValue::{Gpu, Host, Run};
     use DoctorTab::{Application, Cpu, Gpu as OfGpu, Memory, Network};
     [
@@ -129,6 +129,12 @@ const CHARTS: [ChartKind; 20] = {
         ),
         ChartKind(
             Application,
+            "Steps of a process",
+            "1/s",
+            Run(|run| ratio(run.all_steps as f64, run.process_s)),
+        ),
+        ChartKind(
+            Application,
             "Mean step time",
             "s",
             Run(|run| ratio(run.time_s, run.steps as f64)),
@@ -181,7 +187,7 @@ fn values(facts: &DoctorFacts, value: &CellValue) -> Vec<(String, PlaceValues)> 
             .map(|(host, cells)| (host.clone(), per_cell(cells, *value)))
             .collect(),
         CellValue::Run(value) => {
-            facts.runs.iter().map(|(run, cells)| (run.clone(), per_cell(cells, *value))).collect()
+            facts.steps.iter().map(|(one, cells)| (one.name(), per_cell(cells, *value))).collect()
         }
     };
     places.retain(|(_, values)| !values.is_empty());

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, UInt64Type};
 use arrow_array::{
-    Array, BooleanArray, Float64Array, MapArray, RecordBatch, StringArray,
+    Array, BooleanArray, Float64Array, ListArray, MapArray, RecordBatch, StringArray,
     TimestampMillisecondArray, UInt32Array, UInt64Array,
 };
 
-use super::finding::DoctorSubject;
+use super::finding::{DoctorSubject, GpuPlace};
 use crate::aggregate::MINUTE_S;
 use crate::columns::{FURTHER_RUNS, RowTable};
 use crate::error::Error;
@@ -50,8 +50,20 @@ const HOST_COLUMNS: [&str; 8] = [
     "memory_available_min",
     "bytes",
 ];
-const STEP_COLUMNS: [&str; 7] =
-    ["start", "scheduler", "job", "timed_steps", "timed_s", "step_p50_s", "step_p95_s"];
+const STEP_COLUMNS: [&str; 12] = [
+    "host",
+    "start",
+    "length_s",
+    "scheduler",
+    "job",
+    "workflow",
+    "pid",
+    "steps",
+    "timed_steps",
+    "timed_s",
+    "step_p50_s",
+    "step_p95_s",
+];
 const EVENT_COLUMNS: [&str; 8] =
     ["host", "kind", "start", "length_s", "is_over", "scheduler", "job", "pid"];
 
@@ -64,16 +76,42 @@ pub struct DoctorFacts {
     pub cell_s: u64,
     pub gpus: BTreeMap<GpuPlace, GpuFacts>,
     pub hosts: BTreeMap<String, BTreeMap<u64, HostCell>>,
-    /// Training steps by run.
-    pub runs: BTreeMap<String, BTreeMap<u64, StepCell>>,
+    /// Training steps by run, or by process where no run is known.
+    pub steps: BTreeMap<StepSource, BTreeMap<u64, StepCell>>,
+    /// Seconds in which each run held GPUs.
+    pub held_by_run_s: BTreeMap<String, f64>,
+    /// Cells in which a host has rows of steps.
+    pub step_cells: BTreeMap<String, BTreeSet<u64>>,
     pub hangs: BTreeMap<HungProcess, HangFacts>,
 }
 
-/// A GPU of a host.
+/// Whose steps rows count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GpuPlace {
-    pub host: String,
-    pub index: u32,
+pub enum StepSource {
+    Run(String),
+    /// A process of no run, with its workflow type.
+    Process {
+        workflow: String,
+        pid: u32,
+    },
+}
+
+impl StepSource {
+    /// Returns a name for people.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Run(run) => run.clone(),
+            Self::Process { workflow, pid } => format!("process {pid} ({workflow})"),
+        }
+    }
+
+    /// Returns the run, if one is known.
+    pub fn run(&self) -> Option<&String> {
+        match self {
+            Self::Run(run) => Some(run),
+            Self::Process { .. } => None,
+        }
+    }
 }
 
 /// What the rows of a GPU say.
@@ -127,6 +165,10 @@ pub struct HostCell {
 /// Training steps of all processes of a run in one cell.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepCell {
+    /// All steps, and the seconds of the rows of all processes.
+    pub all_steps: u64,
+    pub process_s: f64,
+    /// Steps whose time is known, and their time.
     pub steps: u64,
     pub time_s: f64,
     /// Number of the steps that the quantiles describe, and the quantiles multiplied by it.
@@ -159,7 +201,8 @@ struct FactReader<'a> {
 }
 
 impl DoctorFacts {
-    /// Reads the rows of a run or a host that start in a range.
+    /// Reads the rows of a run or a host that start in a range. `reporting_hosts` reported
+    /// processes of the run, perhaps without GPUs and steps.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -167,6 +210,7 @@ impl DoctorFacts {
         folder: &StoreFolder,
         subject: &DoctorSubject,
         range: &Range<u64>,
+        reporting_hosts: &BTreeSet<String>,
     ) -> Result<Self, Error> {
         // At most 1,440 cells for each GPU.
         let cell_s = MINUTE_S * (range.end - range.start).div_ceil(DAY_S).max(1);
@@ -176,22 +220,25 @@ impl DoctorFacts {
         reader.read(RowTable::Gpu, &GPU_COLUMNS, &gpu_choice(subject), |batch, path, rows| {
             facts.add_gpus(batch, path, subject, rows)
         })?;
-        let hosts: BTreeSet<String> = match subject {
-            DoctorSubject::Host(host) => [host.clone()].into(),
-            DoctorSubject::Run(_) => facts.gpus.keys().map(|gpu| gpu.host.clone()).collect(),
-        };
-        let is_own = move |host: &str| hosts.contains(host);
-        let of_hosts = text_choice(&["host"], move |texts| is_own(texts[0]));
-        reader.read(RowTable::Host, &HOST_COLUMNS, &of_hosts, |batch, path, rows| {
-            facts.add_hosts(batch, path, rows)
-        })?;
-        if is_run {
-            facts.keep_times_of_gpus();
-        }
         let of_subject = activity_choice(subject);
         reader.read(RowTable::Step, &STEP_COLUMNS, &of_subject, |batch, path, rows| {
             facts.add_steps(batch, path, rows)
         })?;
+        let hosts: BTreeSet<String> = match subject {
+            DoctorSubject::Host(host) => [host.clone()].into(),
+            DoctorSubject::Run(_) => {
+                let with_gpus = facts.gpus.keys().map(|gpu| &gpu.host);
+                with_gpus.chain(facts.step_cells.keys()).chain(reporting_hosts).cloned().collect()
+            }
+        };
+        let is_own = move |host: &str| hosts.contains(host);
+        let of_hosts = RowChoice::by_texts(&["host"], move |texts| is_own(texts[0]));
+        reader.read(RowTable::Host, &HOST_COLUMNS, &of_hosts, |batch, path, rows| {
+            facts.add_hosts(batch, path, rows)
+        })?;
+        if is_run {
+            facts.keep_times_of_run();
+        }
         reader.read(RowTable::Event, &EVENT_COLUMNS, &of_subject, |batch, path, rows| {
             facts.add_hangs(batch, path, rows)
         })?;
@@ -200,7 +247,26 @@ impl DoctorFacts {
 
     /// Seconds in which GPUs were held.
     pub fn held_s(&self) -> f64 {
-        self.gpus.values().map(GpuFacts::held_s).sum()
+        // The sum of no numbers is -0.0.
+        self.gpus.values().map(GpuFacts::held_s).sum::<f64>() + 0.0
+    }
+
+    /// Returns the share of the held time that a run has.
+    pub fn share_of_run(&self, run: &str) -> f64 {
+        let own_s = self.held_by_run_s.get(run).copied().unwrap_or(0.0);
+        (own_s / self.held_s().max(1.0)).min(1.0)
+    }
+
+    /// Whether no row of the run or host exists.
+    pub fn is_empty(&self) -> bool {
+        self.gpus.is_empty() && self.hosts.is_empty() && self.steps.is_empty()
+    }
+
+    /// Returns the share of the CPU time of all hosts that was busy.
+    pub fn cpu_busy(&self) -> Option<f64> {
+        let cells = || self.hosts.values().flat_map(BTreeMap::values);
+        let all_s: f64 = cells().map(|cell| cell.cpu_all_s).sum();
+        (all_s > 0.0).then(|| cells().map(|cell| cell.cpu_busy_s).sum::<f64>() / all_s)
     }
 
     /// Adds up the GPUs of a host in one cell.
@@ -216,12 +282,15 @@ impl DoctorFacts {
         })
     }
 
-    /// Leaves out what hosts did while the run held none of their GPUs.
-    fn keep_times_of_gpus(&mut self) {
+    /// Leaves out what hosts did while the run neither held their GPUs nor had steps on them. All
+    /// times of a host with neither count, because its processes were only reported.
+    fn keep_times_of_run(&mut self) {
         for (host, cells) in &mut self.hosts {
             let gpus = self.gpus.iter().filter(|(gpu, _)| gpu.host == *host);
-            let held: BTreeSet<u64> = gpus.flat_map(|(_, gpu)| gpu.cells.keys().copied()).collect();
-            cells.retain(|start, _| held.contains(start));
+            let mut own: BTreeSet<u64> =
+                gpus.flat_map(|(_, gpu)| gpu.cells.keys().copied()).collect();
+            own.extend(self.step_cells.get(host).into_iter().flatten());
+            cells.retain(|start, _| own.is_empty() || own.contains(start));
         }
     }
 
@@ -239,7 +308,7 @@ impl DoctorFacts {
         let lengths: &UInt32Array = column(batch, "length_s", path)?;
         let runs: &StringArray = column(batch, "run", path)?;
         let further = batch.column_by_name(FURTHER_RUNS).and_then(|array| array.as_list_opt());
-        let further: &arrow_array::ListArray =
+        let further: &ListArray =
             further.ok_or_else(|| Error::Column { path: path.to_owned(), column: FURTHER_RUNS })?;
         let memory: &UInt64Array = column(batch, "memory_used", path)?;
         let throttled: &MapArray = column(batch, "throttle_s", path)?;
@@ -256,14 +325,16 @@ impl DoctorFacts {
             let sums = gpu.cells.entry(cell).or_default();
             let observed_s = observed.value(row);
             sums.observed_s += observed_s;
-            let holders = f64::from(u8::from(runs.is_valid(row)))
-                + if further.is_valid(row) { further.value_length(row) as f64 } else { 0.0 };
+            let mut holders = further_runs(further, row);
+            holders.extend(runs.is_valid(row).then(|| runs.value(row).to_owned()));
+            let length_s = f64::from(lengths.value(row));
+            let each = 1.0 / holders.len().max(1) as f64;
             let share = match subject {
-                DoctorSubject::Host(_) => holders.min(1.0),
-                DoctorSubject::Run(_) => 1.0 / holders.max(1.0),
+                DoctorSubject::Host(_) => holders.len().min(1) as f64,
+                DoctorSubject::Run(_) => each,
             };
             if share > 0.0 {
-                sums.held_s += share * f64::from(lengths.value(row));
+                sums.held_s += share * length_s;
                 if busy.is_valid(row) {
                     let busy_s = busy.value(row);
                     sums.busy_observed_s += share * observed_s;
@@ -276,6 +347,12 @@ impl DoctorFacts {
                         sums.sm_busy_s += share * busy_s;
                         sums.sm_active_s += share * sm.value(row);
                     }
+                }
+            }
+            for run in holders {
+                let is_own = !matches!(subject, DoctorSubject::Run(own) if *own != run);
+                if is_own {
+                    *self.held_by_run_s.entry(run).or_default() += each * length_s;
                 }
             }
             if energy.is_valid(row) {
@@ -358,17 +435,30 @@ impl DoctorFacts {
         rows: &[RowCell],
     ) -> Result<(), Error> {
         let reals = |name| column::<Float64Array>(batch, name, path);
-        let schedulers: &StringArray = column(batch, "scheduler", path)?;
-        let jobs: &StringArray = column(batch, "job", path)?;
+        let texts = |name| column::<StringArray>(batch, name, path);
+        let (hosts, schedulers, jobs) = (texts("host")?, texts("scheduler")?, texts("job")?);
+        let workflows = texts("workflow")?;
+        let lengths: &UInt32Array = column(batch, "length_s", path)?;
+        let pids: &UInt32Array = column(batch, "pid", path)?;
+        let all_steps: &UInt64Array = column(batch, "steps", path)?;
         let steps: &UInt64Array = column(batch, "timed_steps", path)?;
         let (times, medians, high) =
             (reals("timed_s")?, reals("step_p50_s")?, reals("step_p95_s")?);
         for &RowCell { row, cell, .. } in rows {
-            if steps.value(row) == 0 || jobs.value(row).is_empty() {
+            let source = match jobs.value(row) {
+                "" => StepSource::Process {
+                    workflow: workflows.value(row).to_owned(),
+                    pid: pids.value(row),
+                },
+                job => StepSource::Run(format!("{}/{job}", schedulers.value(row))),
+            };
+            self.step_cells.entry(hosts.value(row).to_owned()).or_default().insert(cell);
+            let sums = self.steps.entry(source).or_default().entry(cell).or_default();
+            sums.all_steps += all_steps.value(row);
+            sums.process_s += f64::from(lengths.value(row));
+            if steps.value(row) == 0 {
                 continue;
             }
-            let run = format!("{}/{}", schedulers.value(row), jobs.value(row));
-            let sums = self.runs.entry(run).or_default().entry(cell).or_default();
             sums.steps += steps.value(row);
             sums.time_s += times.value(row);
             if medians.is_valid(row) && high.is_valid(row) {
@@ -457,25 +547,14 @@ impl FactReader<'_> {
     }
 }
 
-/// Chooses rows by the texts of some columns.
-fn text_choice(
-    columns: &'static [&'static str],
-    is_chosen: impl Fn(&[&str]) -> bool + Send + Sync + 'static,
-) -> RowChoice {
-    let choose = move |batch: &RecordBatch| -> BooleanArray {
-        let named = |name: &&str| batch.column_by_name(name)?.as_string_opt::<i32>();
-        let arrays: Option<Vec<&StringArray>> = columns.iter().map(named).collect();
-        let arrays = arrays.unwrap_or_default();
-        let mut texts: Vec<&str> = Vec::new();
-        let row = |row| {
-            texts.clear();
-            // A missing value has an empty text.
-            texts.extend(arrays.iter().map(|array| array.value(row)));
-            Some(texts.len() == columns.len() && is_chosen(&texts))
-        };
-        (0..batch.num_rows()).map(row).collect()
+/// Returns the runs that share a GPU with the first one.
+fn further_runs(further: &ListArray, row: usize) -> Vec<String> {
+    let names = || {
+        let list = further.is_valid(row).then(|| further.value(row))?;
+        let runs: &StringArray = list.as_struct_opt()?.column_by_name("run")?.as_string_opt()?;
+        Some(runs.iter().flatten().map(str::to_owned).collect())
     };
-    RowChoice { columns, is_chosen: Arc::new(choose) }
+    names().unwrap_or_default()
 }
 
 /// Chooses the rows of GPUs of a run, also of one that shares a GPU, or of a host.
@@ -483,7 +562,7 @@ fn gpu_choice(subject: &DoctorSubject) -> RowChoice {
     let run = match subject {
         DoctorSubject::Host(host) => {
             let host = host.clone();
-            return text_choice(&["host"], move |texts| texts[0] == host);
+            return RowChoice::by_texts(&["host"], move |texts| texts[0] == host);
         }
         DoctorSubject::Run(run) => run.clone(),
     };
@@ -492,15 +571,11 @@ fn gpu_choice(subject: &DoctorSubject) -> RowChoice {
             batch.column_by_name("run").and_then(|array| array.as_string_opt());
         let further =
             batch.column_by_name(FURTHER_RUNS).and_then(|array| array.as_list_opt::<i32>());
-        let shares = |row: usize| {
-            let list = further.filter(|list| list.is_valid(row))?.value(row);
-            let runs: &StringArray =
-                list.as_struct_opt()?.column_by_name("run")?.as_string_opt()?;
-            runs.iter().any(|one| one == Some(run.as_str())).then_some(())
-        };
+        let shares =
+            |row: usize| further.is_some_and(|list| further_runs(list, row).contains(&run));
         let is_first =
             |row: usize| first.is_some_and(|first| first.is_valid(row) && first.value(row) == run);
-        (0..batch.num_rows()).map(|row| Some(is_first(row) || shares(row).is_some())).collect()
+        (0..batch.num_rows()).map(|row| Some(is_first(row) || shares(row))).collect()
     };
     RowChoice { columns: &["run", FURTHER_RUNS], is_chosen: Arc::new(choose) }
 }
@@ -510,12 +585,12 @@ fn activity_choice(subject: &DoctorSubject) -> RowChoice {
     match subject {
         DoctorSubject::Host(host) => {
             let host = host.clone();
-            text_choice(&["host"], move |texts| texts[0] == host)
+            RowChoice::by_texts(&["host"], move |texts| texts[0] == host)
         }
         DoctorSubject::Run(run) => {
             let (scheduler, job) = run.split_once('/').unwrap_or(("", run));
             let own = [scheduler.to_owned(), job.to_owned()];
-            text_choice(&["scheduler", "job"], move |texts| texts == own)
+            RowChoice::by_texts(&["scheduler", "job"], move |texts| texts == own)
         }
     }
 }

@@ -1,5 +1,8 @@
 //! What is looked at, and what a finding of the doctor consists of.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use serde::Serialize;
 
 use super::limits::DoctorLimit;
@@ -11,6 +14,20 @@ use crate::sums::Dimension;
 pub enum DoctorSubject {
     Run(String),
     Host(String),
+}
+
+/// A GPU of a host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GpuPlace {
+    pub host: String,
+    pub index: u32,
+}
+
+impl GpuPlace {
+    /// Returns the name of the GPU for people.
+    pub fn name(&self) -> String {
+        format!("{} GPU {}", self.host, self.index)
+    }
 }
 
 /// A tab of the page.
@@ -47,6 +64,8 @@ pub struct DoctorFinding {
     /// GPU hours that the issue costs at most; `None` if this cannot be said. Those of several
     /// findings may be the same hours.
     pub lost_gpu_hours: Option<f64>,
+    /// Lost GPU hours that are counted for this issue and for no other.
+    pub explained_gpu_hours: f64,
     /// Number of GPUs, hosts, runs or processes with the issue.
     pub place_count: usize,
     /// The places that lose most.
@@ -55,12 +74,34 @@ pub struct DoctorFinding {
 }
 
 /// A GPU, host, run or process with an issue.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DoctorCase {
     pub place: String,
     pub numbers: Vec<DoctorNumber>,
     /// GPU seconds that are lost at most.
     pub lost_s: Option<f64>,
+    /// Share of the time of steps that is lost at most, for runs without GPUs.
+    #[serde(skip)]
+    pub lost_share: Option<f64>,
+    #[serde(skip)]
+    pub explains: ExplainedLoss,
+}
+
+/// Which of the lost time of GPUs an issue explains.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ExplainedLoss {
+    #[default]
+    Nothing,
+    /// Idle time of all GPUs of a host, in cells with these starts.
+    HostIdle { host: String, cells: BTreeSet<u64> },
+    /// Intervals in which a GPU was idle throughout.
+    GpuIdle(GpuPlace),
+    /// Idle multiprocessors of a busy GPU.
+    GpuSm(GpuPlace),
+    /// A share of what all GPUs lost in a time, in seconds since 1970.
+    Time { time: Range<f64>, share: f64 },
+    /// This many seconds of whatever other issues do not explain. They cannot be told apart.
+    Estimate(f64),
 }
 
 /// A measured figure with its unit.

@@ -1,10 +1,12 @@
 //! The rules: what is wrong with a run or a host, by what its rows say. A rule judges only what was
 //! observed, so without rows it finds nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{DoctorFacts, GpuCell, GpuFacts, GpuPlace, HostCell, StepCell};
-use super::finding::{DoctorCase, DoctorNumber, DoctorSeverity, DoctorTab};
+use super::facts::{DoctorFacts, GpuCell, GpuFacts, HostCell, StepCell, StepSource};
+use super::finding::{
+    DoctorCase, DoctorNumber, DoctorSeverity, DoctorTab, ExplainedLoss, GpuPlace,
+};
 use super::limits::{self, DoctorLimit};
 
 /// A rule, with what is done about its cases.
@@ -164,13 +166,6 @@ fn number(name: &'static str, value: f64, unit: &'static str) -> DoctorNumber {
     DoctorNumber { name: name.to_owned(), value, unit }
 }
 
-impl GpuPlace {
-    /// Returns the name of the GPU for people.
-    pub fn name(&self) -> String {
-        format!("{} GPU {}", self.host, self.index)
-    }
-}
-
 /// Finds the hosts on which a resource is used up while their GPUs wait. `usage` returns the used
 /// and the whole amount in a cell, or `None` if it was not observed.
 fn waiting_gpus(
@@ -181,7 +176,7 @@ fn waiting_gpus(
 ) -> Vec<DoctorCase> {
     let case = |(host, cells): (&String, &BTreeMap<u64, HostCell>)| {
         let (mut judged_s, mut found_s, mut used, mut whole) = (0.0, 0.0, 0.0, 0.0);
-        let mut found = GpuCell::default();
+        let (mut found, mut found_cells) = (GpuCell::default(), BTreeSet::new());
         for (start, cell) in cells {
             let gpus = facts.gpus_of(host, *start);
             let Some((part, all)) = usage(cell).filter(|_| gpus.busy_observed_s > 0.0) else {
@@ -194,6 +189,7 @@ fn waiting_gpus(
                 (used, whole) = (used + part, whole + all);
                 found.busy_s += gpus.busy_s;
                 found.busy_observed_s += gpus.busy_observed_s;
+                found_cells.insert(*start);
             }
         }
         lasts(found_s, judged_s).then(|| DoctorCase {
@@ -205,6 +201,8 @@ fn waiting_gpus(
                 number("GPUs busy", found.busy_s / found.busy_observed_s, "share"),
             ],
             lost_s: Some(found.busy_observed_s - found.busy_s),
+            explains: ExplainedLoss::HostIdle { host: host.clone(), cells: found_cells },
+            ..DoctorCase::default()
         })
     };
     facts.hosts.iter().filter_map(case).collect()
@@ -246,7 +244,7 @@ fn full_memory(facts: &DoctorFacts) -> Vec<DoctorCase> {
             number("time", found_s, "s"),
             number("least available", values.into_iter().fold(1.0, f64::min), "share"),
         ],
-        lost_s: None,
+        ..DoctorCase::default()
     };
     hosts.map(case).collect()
 }
@@ -263,46 +261,54 @@ fn memory_pressure(facts: &DoctorFacts) -> Vec<DoctorCase> {
             number("time", found_s, "s"),
             number("share in which a task waited", mean, "share"),
         ];
-        DoctorCase { place, numbers, lost_s: None }
+        DoctorCase { place, numbers, ..DoctorCase::default() }
     };
     hosts.map(case).collect()
 }
 
-/// Makes cases of the GPUs for which `case` returns figures and lost seconds.
+/// Makes cases of the GPUs for which `case` returns figures and lost seconds. `explains` returns
+/// what a case of a GPU explains.
 fn gpu_cases(
     facts: &DoctorFacts,
+    explains: fn(GpuPlace) -> ExplainedLoss,
     case: impl Fn(&GpuFacts) -> Option<(Vec<DoctorNumber>, Option<f64>)>,
 ) -> Vec<DoctorCase> {
     let gpus = facts.gpus.iter().filter_map(|(gpu, facts)| {
         let (numbers, lost_s) = case(facts)?;
-        Some(DoctorCase { place: gpu.name(), numbers, lost_s })
+        let explains = explains(gpu.clone());
+        Some(DoctorCase { place: gpu.name(), numbers, lost_s, explains, ..DoctorCase::default() })
     });
     gpus.collect()
 }
 
 fn throttled(facts: &DoctorFacts) -> Vec<DoctorCase> {
-    gpu_cases(facts, |gpu| {
-        let [throttled_s, observed_s] =
-            [gpu.sum(|cell| cell.throttled_s), gpu.sum(|cell| cell.observed_s)];
-        let is_found = throttled_s >= limits::THROTTLED_S.value
-            && throttled_s >= limits::THROTTLED.value * observed_s;
-        is_found.then(|| {
-            let reason = |(reason, seconds): (&String, &f64)| DoctorNumber {
-                name: reason.clone(),
-                value: *seconds,
-                unit: "s",
-            };
-            let mut numbers: Vec<DoctorNumber> = gpu.throttled_s.iter().map(reason).collect();
-            numbers.push(number("share of the time", throttled_s / observed_s, "share"));
-            // The GPU works meanwhile, so this is a bound.
-            let lost_s = gpu.sum(|cell| cell.throttled_s.min(cell.held_s));
-            (numbers, Some(lost_s))
-        })
-    })
+    // A throttled GPU is busy, so it explains no idle time.
+    gpu_cases(
+        facts,
+        |_| ExplainedLoss::Nothing,
+        |gpu| {
+            let [throttled_s, observed_s] =
+                [gpu.sum(|cell| cell.throttled_s), gpu.sum(|cell| cell.observed_s)];
+            let is_found = throttled_s >= limits::THROTTLED_S.value
+                && throttled_s >= limits::THROTTLED.value * observed_s;
+            is_found.then(|| {
+                let reason = |(reason, seconds): (&String, &f64)| DoctorNumber {
+                    name: reason.clone(),
+                    value: *seconds,
+                    unit: "s",
+                };
+                let mut numbers: Vec<DoctorNumber> = gpu.throttled_s.iter().map(reason).collect();
+                numbers.push(number("share of the time", throttled_s / observed_s, "share"));
+                // The GPU works meanwhile, so this is a bound.
+                let lost_s = gpu.sum(|cell| cell.throttled_s.min(cell.held_s));
+                (numbers, Some(lost_s))
+            })
+        },
+    )
 }
 
 fn held_idle(facts: &DoctorFacts) -> Vec<DoctorCase> {
-    gpu_cases(facts, |gpu| {
+    gpu_cases(facts, ExplainedLoss::GpuIdle, |gpu| {
         let [idle_s, observed_s] =
             [gpu.sum(|cell| cell.idle_s), gpu.sum(|cell| cell.busy_observed_s)];
         let is_found =
@@ -318,7 +324,7 @@ fn held_idle(facts: &DoctorFacts) -> Vec<DoctorCase> {
 }
 
 fn low_sm(facts: &DoctorFacts) -> Vec<DoctorCase> {
-    gpu_cases(facts, |gpu| {
+    gpu_cases(facts, ExplainedLoss::GpuSm, |gpu| {
         let [active_s, busy_s] = [gpu.sum(|cell| cell.sm_active_s), gpu.sum(|cell| cell.sm_busy_s)];
         let cells = gpu.cells.values().filter(|cell| cell.sm_busy_s > 0.0).count();
         let is_found = busy_s >= limits::TIME_MIN.value
@@ -335,19 +341,23 @@ fn low_sm(facts: &DoctorFacts) -> Vec<DoctorCase> {
 }
 
 fn errors(facts: &DoctorFacts) -> Vec<DoctorCase> {
-    gpu_cases(facts, |gpu| {
-        // Corrected errors cost nothing.
-        let counted = gpu.errors.iter().filter(|(name, _)| *name != "ecc_corrected");
-        let numbers: Vec<DoctorNumber> = counted
-            .map(|(name, count)| DoctorNumber {
-                name: name.clone(),
-                value: *count as f64,
-                unit: "1",
-            })
-            .collect();
-        let count: f64 = numbers.iter().map(|one| one.value).sum();
-        (count >= limits::ERRORS.value).then_some((numbers, None))
-    })
+    gpu_cases(
+        facts,
+        |_| ExplainedLoss::Nothing,
+        |gpu| {
+            // Corrected errors cost nothing.
+            let counted = gpu.errors.iter().filter(|(name, _)| *name != "ecc_corrected");
+            let numbers: Vec<DoctorNumber> = counted
+                .map(|(name, count)| DoctorNumber {
+                    name: name.clone(),
+                    value: *count as f64,
+                    unit: "1",
+                })
+                .collect();
+            let count: f64 = numbers.iter().map(|one| one.value).sum();
+            (count >= limits::ERRORS.value).then_some((numbers, None))
+        },
+    )
 }
 
 /// Finds the GPUs of one run that do much more or less than the others. With even work, all of them
@@ -387,11 +397,16 @@ fn uneven(facts: &DoctorFacts) -> Vec<DoctorCase> {
         median > 0.0 && (share - median).abs() >= limits::UNEVEN.value * median
     });
     let name = if by_sm { "SM active" } else { "GPU busy" };
-    far.map(|(place, share, _)| DoctorCase {
-        place: place.name(),
-        numbers: vec![number(name, *share, "share"), number("median GPU", median, "share")],
+    far.map(|(place, share, _)| {
         // The loss is that of all GPUs together.
-        lost_s: lost_s.take(),
+        let lost_s = lost_s.take();
+        DoctorCase {
+            place: place.name(),
+            numbers: vec![number(name, *share, "share"), number("median GPU", median, "share")],
+            lost_s,
+            explains: lost_s.map_or(ExplainedLoss::Nothing, ExplainedLoss::Estimate),
+            ..DoctorCase::default()
+        }
     })
     .collect()
 }
@@ -409,26 +424,43 @@ fn hangs(facts: &DoctorFacts) -> Vec<DoctorCase> {
             let cell = *start as f64..(*start + facts.cell_s) as f64;
             (hung.end.min(cell.end) - hung.start.max(cell.start)).max(0.0)
         };
-        // The other processes of the run wait for it.
+        // The other processes of the run wait for it. Of a host, the run has a share of the GPUs.
         let held = facts.gpus.values().flat_map(|gpu| &gpu.cells);
-        let held_s = held.map(|(start, cell)| cell.held_s.min(overlap(start))).sum();
+        let held_s: f64 = held.map(|(start, cell)| cell.held_s.min(overlap(start))).sum();
+        let share = facts.share_of_run(&hang.run);
         DoctorCase {
             place: format!("{} process {} ({})", process.host, process.pid, hang.run),
             numbers: vec![number("hung", length_s, "s")],
-            lost_s: facts.is_run.then_some(held_s),
+            lost_s: Some(held_s * share),
+            explains: ExplainedLoss::Time { time: hung, share },
+            ..DoctorCase::default()
         }
     };
     facts.hangs.iter().filter(|(_, hang)| hang.length_s >= limits::HUNG.value).map(case).collect()
 }
 
-/// The time that the GPUs of a run would not be held if its steps took a share less. Of a host, the
-/// GPUs of each run are unknown.
-fn saved_s(facts: &DoctorFacts, share: f64) -> Option<f64> {
-    facts.is_run.then(|| facts.held_s() * share)
+/// Creates the case of steps that could take a share less time. The GPUs of their run would not be
+/// held for that time.
+fn step_case(
+    facts: &DoctorFacts,
+    source: &StepSource,
+    numbers: Vec<DoctorNumber>,
+    share: f64,
+) -> DoctorCase {
+    let share = share.max(0.0);
+    let held_s = source.run().and_then(|run| facts.held_by_run_s.get(run));
+    let lost_s = held_s.map(|held_s| held_s * share);
+    DoctorCase {
+        place: source.name(),
+        numbers,
+        lost_s,
+        lost_share: Some(share),
+        explains: lost_s.map_or(ExplainedLoss::Nothing, ExplainedLoss::Estimate),
+    }
 }
 
 fn varying_steps(facts: &DoctorFacts) -> Vec<DoctorCase> {
-    let case = |(run, cells): (&String, &BTreeMap<u64, StepCell>)| {
+    let case = |(source, cells): (&StepSource, &BTreeMap<u64, StepCell>)| {
         let known = || cells.values().filter(|cell| cell.quantile_steps > 0.0);
         let sum = |value: fn(&StepCell) -> f64| known().map(value).sum::<f64>();
         let steps = sum(|cell| cell.quantile_steps);
@@ -437,22 +469,21 @@ fn varying_steps(facts: &DoctorFacts) -> Vec<DoctorCase> {
         let mean_s = sum(|cell| cell.time_s) / sum(|cell| cell.steps as f64);
         let is_found = known().count() as f64 >= limits::CELLS_MIN.value
             && high_s >= limits::VARIES.value * median_s;
-        is_found.then(|| DoctorCase {
-            place: run.clone(),
-            numbers: vec![
+        is_found.then(|| {
+            let numbers = vec![
                 number("median step", median_s, "s"),
                 number("95th percentile", high_s, "s"),
                 number("mean step", mean_s, "s"),
-            ],
-            lost_s: saved_s(facts, (1.0 - median_s / mean_s).max(0.0)),
+            ];
+            step_case(facts, source, numbers, 1.0 - median_s / mean_s)
         })
     };
-    facts.runs.iter().filter_map(case).collect()
+    facts.steps.iter().filter_map(case).collect()
 }
 
 fn growing_steps(facts: &DoctorFacts) -> Vec<DoctorCase> {
-    let case = |(run, cells): (&String, &BTreeMap<u64, StepCell>)| {
-        let cells: Vec<&StepCell> = cells.values().collect();
+    let case = |(source, cells): (&StepSource, &BTreeMap<u64, StepCell>)| {
+        let cells: Vec<&StepCell> = cells.values().filter(|cell| cell.steps > 0).collect();
         let third = cells.len() / 3;
         let mean_s = |cells: &[&StepCell]| {
             let steps: u64 = cells.iter().map(|cell| cell.steps).sum();
@@ -463,14 +494,13 @@ fn growing_steps(facts: &DoctorFacts) -> Vec<DoctorCase> {
         }
         let [first_s, last_s] = [mean_s(&cells[..third]), mean_s(&cells[cells.len() - third..])];
         let all_s = mean_s(&cells);
-        (last_s >= limits::GROWS.value * first_s).then(|| DoctorCase {
-            place: run.clone(),
-            numbers: vec![
+        (last_s >= limits::GROWS.value * first_s).then(|| {
+            let numbers = vec![
                 number("mean step of the first third", first_s, "s"),
                 number("mean step of the last third", last_s, "s"),
-            ],
-            lost_s: saved_s(facts, (1.0 - first_s / all_s).max(0.0)),
+            ];
+            step_case(facts, source, numbers, 1.0 - first_s / all_s)
         })
     };
-    facts.runs.iter().filter_map(case).collect()
+    facts.steps.iter().filter_map(case).collect()
 }

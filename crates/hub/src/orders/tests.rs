@@ -66,6 +66,9 @@ fn an_order_reaches_one_agent_of_a_host_at_most_over_restarts() {
     let states = |now| board.progress(&board.find(created.id).unwrap(), now);
     let words: Vec<_> = states(NOW).iter().map(|one| one.state).collect();
     assert_eq!(words, ["sent", "waiting"]);
+    assert!(states(NOW)[1].reason.contains("has not asked for orders since the hub began"));
+    board.has_orders("b", &QUEUE, 0, NOW);
+    assert_eq!(states(NOW)[1].reason, "");
     // After the time of the order, the other host gets it no more.
     assert!(board.take_orders("b", &QUEUE, 0, NOW + 1000).unwrap().is_empty());
     let words: Vec<_> = states(NOW + 1000).iter().map(|one| one.state).collect();
@@ -173,7 +176,12 @@ fn caller(role: TokenRole, name: &str) -> HubCaller {
 fn tracers_trace_the_runs_of_their_user_within_the_budget() {
     let root = Folder::new();
     let board = open(&root, TraceLimits { orders_per_day: 2, ..TraceLimits::default() });
-    let wish = OrderWish { host: Some("a".to_owned()), ..OrderWish::default() };
+    let wish = OrderWish { host: Some("gpu-1".to_owned()), ..OrderWish::default() };
+    let wrong = board.order(&wish, &caller(TokenRole::Admin, "root"), NOW);
+    let Err(OrderFailure::Refused(404, reason)) = wrong else { panic!("{wrong:?}") };
+    assert!(reason.contains("expected a host with rows of the last day"), "{reason}");
+    // The host is known once its agent asks for orders.
+    board.has_orders("gpu-1", &QUEUE, 0, NOW);
     let status = |role, name| match board.order(&wish, &caller(role, name), NOW) {
         Ok(_) => 200,
         Err(OrderFailure::Refused(status, _)) => status,

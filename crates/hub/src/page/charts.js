@@ -28,8 +28,13 @@ function svg(tag, properties, ...children) {
 function amount(value) {
   const size = Math.abs(value);
   const digits = size >= 100 ? 0 : size >= 1 || size === 0 ? 1 : 3;
-  return value.toLocaleString('en', { maximumFractionDigits: digits });
+  // A small negative number must not become “-0”.
+  return (Number(value.toFixed(digits)) + 0).toLocaleString('en', { maximumFractionDigits: digits });
 }
+
+function counted(count, word) { return `${count} ${word}${count === 1 ? '' : 's'}`; }
+
+function unlisted(count, word) { return `${counted(count, word)} ${count === 1 ? 'is' : 'are'} not listed.`; }
 
 function percent(share) { return share == null || !Number.isFinite(share) ? '–' : `${(share * 100).toFixed(1)} %`; }
 

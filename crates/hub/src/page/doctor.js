@@ -4,7 +4,8 @@
 // ever inserted as text.
 
 const TABS = [['cpu', 'CPU'], ['gpu', 'GPU'], ['memory', 'Memory'], ['network', 'Network and disks'], ['application', 'Application'], ['traces', 'Traces']];
-const TIMES = [['1h', 'last hour'], ['24h', 'last day'], ['7d', 'last 7 days']];
+// Without a time, a run is shown from its begin to its end, and a host for a day.
+const TIMES = [['', 'whole run'], ['1h', 'last hour'], ['24h', 'last day'], ['7d', 'last 7 days']];
 const BYTES = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 
 const view = document.getElementById('view');
@@ -16,11 +17,12 @@ let known = { query: null, answer: null };
 
 function readState() {
   const query = new URLSearchParams(location.search);
-  const pick = (key, options, usual) => (options.some(([name]) => name === query.get(key)) ? query.get(key) : usual);
+  const wrong = checkAddress(query, { run: null, host: null, since: null, until: null, tab: TABS.map(([name]) => name) });
+  if (query.has('run') && query.has('host')) wrong.push('The address names a run and a host. The run is shown.');
   const subject = query.has('run') ? ['run', query.get('run')] : ['host', query.get('host') ?? ''];
-  // A link may have the bounds of a time in seconds since 1970.
-  const bounds = query.has('until') ? { since: query.get('since'), until: query.get('until') } : { since: pick('since', TIMES, '24h') };
-  return { subject, bounds, tab: pick('tab', TABS, null) };
+  const bounds = Object.fromEntries(['since', 'until'].filter((key) => query.get(key)).map((key) => [key, query.get(key)]));
+  const tab = TABS.some(([name]) => name === query.get('tab')) ? query.get('tab') : null;
+  return { subject, bounds, tab, wrong };
 }
 
 function go(change) {
@@ -43,8 +45,6 @@ function format(unit) {
   return (value) => `${amount(value)} ${unit === '1' ? '' : unit}`.trim();
 }
 
-function counted(count, word) { return `${count} ${word}${count === 1 ? '' : 's'}`; }
-
 function number({ name, value, unit }) { return `${name}: ${format(unit)(value)}`; }
 
 // Inserts a break into a line where points are missing.
@@ -63,6 +63,25 @@ function issue(finding) {
     el('p', { text: finding.what }),
     el('p', null, el('strong', { text: 'What to do: ' }), finding.advice),
     el('details', null, el('summary', { text: `Figures and thresholds (${finding.rule})` }), el('ul', null, ...places), el('ul', { class: 'note' }, ...limits)));
+}
+
+function summary(answer) {
+  const gpus = answer.gpus > 0 ? `, held for ${amount(answer.gpu_hours)} GPU h` : '';
+  const texts = [`${counted(answer.gpus, 'GPU')} on ${counted(answer.hosts.length, 'host')}${gpus}, ${moment(answer.since_unix_s)} to ${moment(answer.until_unix_s)} UTC.`];
+  if (answer.state) texts.push(`The run ${answer.state.ended_unix_s == null ? 'has no known end' : `ended as ${answer.state.state || 'unknown'}`}.`);
+  if (answer.cpu_busy != null) texts.push(`CPUs busy: ${percent(answer.cpu_busy)}.`);
+  texts.push(...answer.steps.slice(0, 4).map((one) => `${one.name}: ${amount(one.steps)} steps, ${amount(one.steps_per_s)} per second and process.`));
+  return texts.join(' ');
+}
+
+// Shows where the lost hours went. The parts add up.
+function losses({ lost_gpu_hours: lost, unobserved_gpu_hours: unobserved, parts }) {
+  if (!(lost > 0)) return null;
+  const rows = parts.map((part) => el('tr', null, el('td', { class: 'words', text: part.rule ? `${part.rule} · ${part.title}` : part.title }), el('td', { text: amount(part.gpu_hours) }), el('td', { text: percent(part.gpu_hours / lost) })));
+  const maybe = unobserved > 0 ? ` In ${amount(unobserved)} further GPU h, activity was not observed.` : '';
+  return el('details', { open: '' }, el('summary', { text: `Lost: ${amount(lost)} GPU h, by cause` }),
+    el('p', { class: 'note', text: `Lost is held time in which GPUs or their SMs were seen to be idle. Each hour counts once, while the hours of the issues below are upper bounds.${maybe}` }),
+    el('div', { class: 'scroll narrow' }, el('table', null, el('tbody', null, ...rows))));
 }
 
 function charts(answer, tab) {
@@ -112,18 +131,21 @@ async function draw(state) {
     type: 'button', role: 'tab', 'aria-selected': name === tab, 'data-tab': name,
     text: count(name) > 0 ? `${label} (${count(name)})` : label, click: () => go({ tab: name }),
   }));
-  const times = TIMES.map(([name, label]) => el('button', { class: 'name', type: 'button', text: label, 'aria-pressed': state.bounds.since === name, click: () => go({ bounds: { since: name } }) }));
+  const isPressed = (name) => (state.bounds.until == null ? state.bounds.since ?? (state.subject[0] === 'run' ? '' : '24h') : null) === name;
+  const times = TIMES.filter(([name]) => name !== '' || state.subject[0] === 'run').map(([name, label]) => el('button', { class: 'name', type: 'button', text: label, 'aria-pressed': isPressed(name), click: () => go({ bounds: name === '' ? {} : { since: name } }) }));
   const hosts = state.subject[0] === 'run' ? answer.hosts : [];
-  const links = hosts.slice(0, 16).map((host) => el('button', { class: 'name', type: 'button', text: host, click: () => go({ subject: ['host', host], tab: null }) }));
+  const links = hosts.slice(0, 16).map((host) => el('button', { class: 'name', type: 'button', text: host, click: () => go({ subject: ['host', host], bounds: { since: answer.since_unix_s, until: answer.until_unix_s }, tab: null }) }));
   const runs = state.subject[0] === 'host' ? answer.runs : [];
-  links.push(...runs.slice(0, 16).map((run) => el('button', { class: 'name', type: 'button', text: run, click: () => go({ subject: ['run', run], tab: null }) })));
+  links.push(...runs.slice(0, 16).map((run) => el('button', { class: 'name', type: 'button', text: run, click: () => go({ subject: ['run', run], bounds: {}, tab: null }) })));
   const issues = counted(answer.findings.length, 'issue');
   const body = tab === 'traces' ? await traces(state, answer)
     : [...answer.findings.filter((one) => one.tab === tab).map(issue), ...charts(answer, tab)];
   return [
     el('p', { class: 'headline', text: `${state.subject[0]} ${state.subject[1]}: ${issues}` }),
-    el('p', { class: 'note', text: `${counted(answer.gpus, 'GPU')} on ${counted(answer.hosts.length, 'host')}, held for ${amount(answer.gpu_hours)} GPU h, ${moment(answer.since_unix_s)} to ${moment(answer.until_unix_s)} UTC. Several issues may cost the same hours.` }),
+    ...answer.notes.map((text) => el('p', { class: 'warning', text })),
+    el('p', { class: 'note', text: summary(answer) }),
     el('div', { class: 'chips' }, ...times), links.length > 0 ? el('div', { class: 'chips' }, ...links) : null,
+    losses(answer.losses),
     el('div', { class: 'tabs', role: 'tablist' }, ...tabs), ...body,
     el('details', null, el('summary', { text: 'What is not judged' }), el('ul', { class: 'note' }, ...answer.not_judged.map((text) => el('li', { text }))))];
 }
@@ -140,7 +162,7 @@ async function show() {
     if (turn !== shown) return;
     showProblem(error);
   }
-  view.replaceChildren(...nodes.filter((node) => node));
+  view.replaceChildren(...warnings(readState().wrong), ...nodes.filter((node) => node));
   document.body.dataset.shown = turn;
 }
 

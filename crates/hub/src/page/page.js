@@ -39,7 +39,12 @@ function readState() {
     state[key] = options.some(([option]) => option === value) ? value : usual;
   }
   for (const [key, value] of query) {
-    if (key.startsWith('is.')) state.selection.push([key.slice(3), value]);
+    if (key.startsWith('is.') && DIMENSIONS.includes(key.slice(3))) state.selection.push([key.slice(3), value]);
+  }
+  const known = Object.fromEntries(CONTROLS.map(([key, , options]) => [key, options.map(([value]) => value)]));
+  state.wrong = checkAddress(query, { ...known, part: ['-1', ...LAYERS.flatMap(([, parts]) => parts).map(String), String(ACTIVE)], sort: null });
+  for (const [key] of query) {
+    if (key.startsWith('is.') && !DIMENSIONS.includes(key.slice(3))) state.wrong.push(`The address selects by “${key.slice(3)}”. Known: ${DIMENSIONS.join(', ')}.`);
   }
   // Only the sums are there for CPUs, and only for hosts.
   if (!['band', 'time'].includes(state.view)) state.tree = 'gpu';
@@ -68,7 +73,8 @@ function go(change) {
 function ask(state, what, options, weeksBefore = 0) {
   const [since, until] = state.range.map((time) => time - weeksBefore * WEEK);
   const resources = state.tree === 'cpu' ? { tree: 'cpu' } : { weight: state.weight };
-  const query = new URLSearchParams({ since, until, ...resources, ...options });
+  const query = new URLSearchParams({ since, until, ...resources });
+  new URLSearchParams(options).forEach((value, key) => query.append(key, value));
   state.selection.forEach(([dimension, name]) => query.append(dimension, name));
   return fetchAnswer(what, query);
 }
@@ -126,8 +132,9 @@ function nameButton(state, dimension, name) {
 
 // A link to the screen of a run or a host.
 function doctorLink(state, dimension, name) {
-  const time = new URLSearchParams({ [dimension]: name, since: state.range[0], until: state.range[1] });
-  return el('a', { href: `/doctor?${time}`, text: 'look' });
+  // A run is shown from its begin to its end.
+  const time = dimension === 'host' ? { since: state.range[0], until: state.range[1] } : {};
+  return el('a', { href: `/doctor?${new URLSearchParams({ [dimension]: name, ...time })}`, text: 'look' });
 }
 
 // A link to the logs of a run in the system that keeps them. The hub has encoded the names in it.
@@ -171,16 +178,25 @@ function sorted(state, columns, rows) {
 function leftOut(state, answer) {
   if (!(answer.groups_left_out > 0)) return null;
   const rest = sum(answer.others.map((group) => held(partsOf(state, group))));
-  return el('p', { class: 'note', text: `${answer.groups_left_out} smaller groups are not listed. They have ${amount(rest)} ${UNITS[state.weight][1]} of the allocated time.` });
+  return el('p', { class: 'note', text: `${unlisted(answer.groups_left_out, 'smaller group')} ${answer.groups_left_out === 1 ? 'It has' : 'They have'} ${amount(rest)} ${UNITS[state.weight][1]} of the allocated time.` });
+}
+
+// Names what is selected, or returns an empty text.
+function selected(state) { return state.selection.map(([dimension, name]) => `${dimension} ${name}`).join(', '); }
+
+// Says which key of the hub's configuration sets a missing weight.
+function weightAdvice(state) {
+  const [what, key] = { sm: ['number of SMs', 'sms'], flops: ['FLOP/s', 'flops'], price: ['price', 'price_per_hour'] }[state.weight];
+  return `The ${what} of a model is set by “${key}” of [[model]] in the configuration of the hub.`;
 }
 
 function notes(state, answer) {
   const resources = state.tree === 'cpu' ? 'cores' : 'GPUs';
-  const texts = [`Deployed are ${resources} of hosts that report rows. Hosts that report nothing are unknown.`];
+  const texts = [state.selection.length > 0 ? `100 % is the time of the selected ${resources}: ${selected(state)}.` : `Deployed are ${resources} of hosts that report rows. Hosts that report nothing are unknown.`];
   if (answer.note) texts.push(answer.note);
   const names = [...answer.unknown_weight].join(', ');
-  if (names) texts.push(`The weight of these models is unknown, so their time is left out: ${names}.`);
-  if (answer.hours_missing) texts.push(`${answer.hours_missing} whole hours have no rows: no host reported, or the rows were deleted.`);
+  if (names) texts.push(`The weight of these models is unknown, so their time is left out: ${names}. ${weightAdvice(state)}`);
+  if (answer.hours_missing) texts.push(`${counted(answer.hours_missing, 'whole hour')} ${answer.hours_missing === 1 ? 'has' : 'have'} no rows: no host reported, or the rows were deleted.`);
   if (answer.total.parts[3] + answer.total.parts[5] > 0) {
     texts.push(state.bound === 'upper' ? 'Time that was not observed counts as active.' : 'Time that was not observed may have been idle or active, so efficiencies are ranges.');
   }
@@ -212,21 +228,26 @@ async function showBand(state) {
   const [answer, before, hosts] = await Promise.all([
     ask(state, 'sums', { by: state.by, limit: ROWS }), ask(state, 'sums', {}, 1), ask(hostsOf, 'hosts', {})]);
   const { total } = answer;
-  const what = state.tree === 'cpu' ? 'CPUs' : 'GPUs';
-  if (!(total.sums.deployed_s > 0)) return [el('p', { class: 'headline', text: `No rows of ${what} in this time.` }), ...notes(state, answer)];
+  if (!(total.sums.deployed_s > 0)) {
+    const isUnweighted = answer.unknown_weight.length > 0;
+    const none = isUnweighted ? `No model has a known ${state.weight === 'price' ? 'price' : 'weight'}.` : `No rows of ${state.tree === 'cpu' ? 'CPUs' : 'GPUs'} in this time.`;
+    return [el('p', { class: 'headline', text: none }), ...notes(state, answer)];
+  }
   const innermost = state.tree === 'cpu' ? 'had cores in user code' : 'had active SMs';
   const unit = UNITS[state.weight][1];
-  const earlier = before.total.percent ? `A week before: ${wholeShare(state, before.total)}.` : 'There are no rows of a week before.';
+  const earlier = before.total.percent ? `A week before: ${wholeShare(state, before.total)}.` : '';
   const sick = hosts.hosts.filter((host) => host.issues.length > 0).length;
   const band = sankey({
-    layers: answer.layer_names, parts: partsOf(state, total), shares: sharesOf(state, total), names: answer.part_names, unit, chosen: state.part,
+    layers: state.selection.length > 0 ? ['selected', ...answer.layer_names.slice(1)] : answer.layer_names,
+    parts: partsOf(state, total), shares: sharesOf(state, total), names: answer.part_names, unit, chosen: state.part,
     choose: (part) => go({ part: state.part === part ? -1 : part }),
   });
   const dots = answer.groups.map((group) => ({ name: group[state.by], held: held(partsOf(state, group)), share: efficiency(state, group), click: () => choose(state, state.by, group[state.by]) }));
   return [
     ...topLine(state, total),
-    el('p', { class: 'headline', text: `${wholeShare(state, total)} of the deployed time ${innermost}` }),
+    el('p', { class: 'headline', text: `${wholeShare(state, total)} of the ${state.selection.length > 0 ? `time of ${selected(state)}` : 'deployed time'} ${innermost}` }),
     el('p', { class: 'note' }, earlier, ' ', el('button', { class: 'name', type: 'button', text: `${sick} of ${hosts.hosts.length} hosts have problems.`, click: () => go({ view: 'hosts' }) })),
+    ...weekNotes(state, answer, before).map((text) => el('p', { class: 'note', text })),
     ...notes(state, answer), band, ...list(state, answer),
     el('div', { class: 'charts' }, scatter(`Each ${state.by}: allocated ${unit} and ${answer.layer_names[5]}`, dots.filter((dot) => dot.held > 0 && dot.share != null), unit))];
 }
@@ -255,7 +276,7 @@ async function showTime(state) {
       };
     };
     const lines = names.map((name) => line(name, answer.groups.filter((group) => (group[by] ?? '') === name), by ? () => choose(state, by, name) : null));
-    if (answer.others.some((group) => group.sums.allocated_s > 0)) lines.push(line(`${answer.groups_left_out} others`, answer.others, null));
+    if (answer.others.some((group) => group.sums.allocated_s > 0)) lines.push(line(counted(answer.groups_left_out, 'other'), answer.others, null));
     const title = by ? `, by ${by}` : '';
     const time = [starts[0], starts.at(-1)];
     return el('div', { class: 'charts' },
@@ -264,8 +285,38 @@ async function showTime(state) {
   })];
 }
 
-// Returns what each member of a dimension used and lost, now and a week before.
-function changes(state, by, answers) {
+// Says why a week before cannot be compared, or only with care.
+function weekNotes(state, now, before) {
+  const [deployed, earlier] = [now, before].map((answer) => answer.total.sums.deployed_s);
+  if (!(earlier > 0)) return ['There are no rows of a week before, so nothing is compared.'];
+  const texts = [];
+  if (earlier < 0.9 * deployed) texts.push(`A week before, hosts reported ${percent(earlier / deployed)} of the time of now, so compare shares instead of amounts.`);
+  if (before.hours_missing > now.hours_missing) texts.push(`A week before, ${counted(before.hours_missing, 'whole hour')} ${before.hours_missing === 1 ? 'has' : 'have'} no rows, so a shorter time is compared.`);
+  if (state.range[1] - WEEK > state.range[0]) texts.push('The time is longer than a week, so it overlaps with the time a week before.');
+  return texts;
+}
+
+// Divides the drop of a user's efficiency into the part within workflows, at the use of now, and the
+// part of another mix of workflows. `now` and `before` are the groups of the user by workflow.
+function divideDrop(drop, use, now, before) {
+  const observed = sum(now.map((group) => group.sums.sm_observed_s));
+  const rate = ({ sums }) => sums.sm_active_s / sums.sm_observed_s;
+  const earlier = new Map(before.map((group) => [group.workflow, group]));
+  const within = use * sum(now.map((group) => {
+    const old = earlier.get(group.workflow);
+    if (!(old?.sums.sm_observed_s > 0) || !(group.sums.sm_observed_s > 0)) return 0;
+    return (group.sums.sm_observed_s / observed) * (rate(old) - rate(group));
+  }));
+  return { within, mix: drop - within };
+}
+
+function askWeeks(state, options) { return Promise.all([0, 1].map((week) => ask(state, 'sums', options, week))); }
+
+// Returns what each member of a dimension used and lost, now and a week before, and the answers that say so.
+// The drop of a user is divided into the part within workflows and the part of another mix.
+async function compareWeeks(state, by) {
+  const mix = new URLSearchParams([['by', 'user'], ['by', 'workflow'], ['limit', ROWS * 10]]);
+  const [answers, mixed] = await Promise.all([askWeeks(state, { by, limit: ROWS }), by === 'user' ? askWeeks(state, mix) : []]);
   const [named, earlier] = answers.map((answer) => new Map(answer.groups.filter((group) => group[by] !== '').map((group) => [group[by], group])));
   const rows = [...new Set([...named.keys(), ...earlier.keys()])].map((name) => {
     const [group, old] = [named.get(name), earlier.get(name)];
@@ -273,43 +324,44 @@ function changes(state, by, answers) {
     const [share, oldShare] = [group, old].map((one) => (one ? efficiency(state, one) : null));
     const [use, oldUse] = [value(held, group), value(held, old)];
     const drop = share == null || oldShare == null ? null : (oldShare - share) * use;
-    return { by, name, use, oldUse, share, oldShare, drop, lost: value(lost, group), oldLost: value(lost, old), isWorse: use > oldUse && drop > 0 && share < oldShare * (1 - NOISE) };
+    const byWorkflow = mixed.map((answer) => answer.groups.filter((one) => one.user === name));
+    const parts = by === 'user' && drop != null ? divideDrop(drop, use, ...byWorkflow) : { within: drop, mix: drop == null ? null : 0 };
+    return { by, name, use, oldUse, share, oldShare, drop, ...parts, lost: value(lost, group), oldLost: value(lost, old), isWorse: use > oldUse && parts.within > 0 && share < oldShare * (1 - NOISE) };
   });
-  return rows.sort((a, b) => (b.drop ?? 0) - (a.drop ?? 0));
+  return { answers, rows: rows.sort((a, b) => (b.within ?? 0) - (a.within ?? 0)) };
 }
 
-function askBoth(state, by) { return Promise.all([0, 1].map((weeks) => ask(state, 'sums', { by, limit: ROWS }, weeks))); }
-
 async function showChange(state) {
-  const pairs = await Promise.all(['workflow', 'user'].map((by) => askBoth(state, by)));
+  const groupings = ['workflow', 'user'];
+  const changes = await Promise.all(groupings.map((by) => compareWeeks(state, by)));
   const unit = UNITS[state.weight][1];
-  const [now, before] = pairs[0];
-  const texts = [];
-  if (!(before.total.sums.deployed_s > 0)) texts.push('There are no rows of a week before.');
-  else if (before.total.sums.deployed_s < 0.9 * now.total.sums.deployed_s) texts.push(`A week before, hosts reported ${percent(before.total.sums.deployed_s / now.total.sums.deployed_s)} of the time of now, so compare shares instead of amounts.`);
-  if (before.hours_missing > now.hours_missing) texts.push(`A week before, ${before.hours_missing} whole hours have no rows.`);
-  if (state.range[1] - WEEK > state.range[0]) texts.push('The time is longer than a week, so it overlaps with the time a week before.');
-  return [...texts.map((text) => el('p', { class: 'note', text })), ...['workflow', 'user'].flatMap((by, at) => {
-    const rows = changes(state, by, pairs[at]);
+  const [now, before] = changes[0].answers;
+  const texts = weekNotes(state, now, before);
+  return [...texts.map((text) => el('p', { class: 'note', text })), ...groupings.flatMap((by, at) => {
+    const { rows } = changes[at];
+    const drops = (row, key) => (row[key] == null ? '–' : amount(row[key]));
+    const split = by === 'user' ? [['within workflows', (row) => row.within, (row) => drops(row, 'within')], ['by another mix', (row) => row.mix, (row) => drops(row, 'mix')]] : [];
     const columns = [
       [by, (row) => row.name, (row) => nameButton(state, by, row.name)],
       [`allocated ${unit}`, (row) => row.use, (row) => amount(row.use)],
       ['a week before', (row) => row.oldUse, (row) => amount(row.oldUse)],
       ['SM active', (row) => row.share, (row) => percent(row.share)],
       ['before', (row) => row.oldShare, (row) => percent(row.oldShare)],
-      [`${unit} by the drop`, (row) => row.drop, (row) => (row.drop == null ? '–' : amount(row.drop))],
+      [`${unit} by the drop`, (row) => row.drop, (row) => drops(row, 'drop')],
+      ...split,
       [`lost ${unit}`, (row) => row.lost, (row) => amount(row.lost)],
       ['lost before', (row) => row.oldLost, (row) => amount(row.oldLost)],
       ['trend', (row) => (row.isWorse ? 'use up, efficiency down' : '')],
     ];
-    return [el('h2', { text: `Each ${by}, by what its drop of efficiency costs` }), sorted(state, columns, rows)];
+    const note = by === 'user' ? el('p', { class: 'note', text: 'A user’s efficiency also changes with the mix of workflows. “Within workflows” compares each workflow with itself a week before, at the use of now.' }) : null;
+    return [el('h2', { text: `Each ${by}, by what its drop of efficiency costs` }), note, sorted(state, columns, rows)];
   })];
 }
 
 // Ranks workflows by what they would gain, and lists use that grows while its efficiency falls, and hangs.
 async function showOpportunity(state) {
   const groupings = ['workflow', 'user'];
-  const [answer, ...pairs] = await Promise.all([ask(state, 'opportunities', { limit: ROWS }), ...groupings.map((by) => askBoth(state, by))]);
+  const [answer, ...changes] = await Promise.all([ask(state, 'opportunities', { limit: ROWS }), ...groupings.map((by) => compareWeeks(state, by))]);
   const [divisor, unit] = UNITS[state.weight];
   const all = sum(answer.workflows.map((row) => row.reachable));
   let before = 0;
@@ -324,7 +376,7 @@ async function showOpportunity(state) {
     ['target', (row) => row.target, (row) => percent(row.target)],
     ['target from', (row) => (row.target_from === 'workflow' ? `its own ${row.runs} runs` : 'runs of all workflows (a guess)')],
   ];
-  const falling = groupings.flatMap((by, at) => changes(state, by, pairs[at]).filter((row) => row.isWorse)).sort((a, b) => b.drop - a.drop);
+  const falling = changes.flatMap(({ rows }) => rows.filter((row) => row.isWorse)).sort((a, b) => b.within - a.within);
   const falls = [
     ['name', (row) => row.name, (row) => nameButton(state, row.by, row.name)],
     ['kind', (row) => row.by],
@@ -332,7 +384,7 @@ async function showOpportunity(state) {
     ['a week before', (row) => row.oldUse, (row) => amount(row.oldUse)],
     ['SM active', (row) => row.share, (row) => percent(row.share)],
     ['before', (row) => row.oldShare, (row) => percent(row.oldShare)],
-    [`${unit} by the drop`, (row) => row.drop, (row) => amount(row.drop)],
+    [`${unit} by the drop`, (row) => row.within, (row) => amount(row.within)],
   ];
   const hung = [
     ['run', (row) => row.run, (row) => nameButton(state, 'run', row.run)],
@@ -377,9 +429,10 @@ async function showRuns(state) {
     [`lost ${unit}`, (run) => lost(run.all), (run) => amount(lost(run.all))],
     ['SM active', (run) => activeShares(run.all)[0], (run) => range(activeShares(run.all))],
   ];
+  if (rows.some((run) => run.steps_per_s != null)) columns.push(['steps/s without GPUs', (run) => run.steps_per_s, (run) => (run.steps_per_s == null ? '–' : amount(run.steps_per_s))]);
   const text = `Failed runs held ${amount(answer.failed / divisor)} ${unit}, and runs that repeat a failed one ${amount(answer.repeated / divisor)} ${unit}.`;
   return [el('p', { class: 'headline', text }), sorted(state, columns, rows),
-    answer.runs_left_out > 0 ? el('p', { class: 'note', text: `${answer.runs_left_out} smaller runs are not listed.` }) : null];
+    answer.runs_left_out > 0 ? el('p', { class: 'note', text: unlisted(answer.runs_left_out, 'smaller run') }) : null];
 }
 
 async function showHosts(state) {
@@ -388,15 +441,17 @@ async function showHosts(state) {
   const columns = [
     ['host', (row) => row.host, (row) => nameButton(state, 'host', row.host)],
     ['PerfDoctor', () => '', (row) => doctorLink(state, 'host', row.host)],
-    ['problems', (row) => row.issues.map((issue) => issue.text).join('; ')],
+    ['problems', (row) => row.issues.map((issue) => issue.text).join('; '), (row) => el('span', null, ...row.issues.map((issue) => el('div', { text: issue.text })))],
+    ['lost GPU h', (row) => row.lost_gpu_hours, (row) => amount(row.lost_gpu_hours)],
     ['last row (UTC)', (row) => row.last_row_unix_s, (row) => moment(row.last_row_unix_s)],
     ['scheduler', (row) => row.node?.state.join('+') ?? ''],
     ['agent', (row) => row.versions.agent],
     ['driver', (row) => row.versions.driver],
     ['kernel', (row) => row.versions.kernel],
   ];
-  return [el('p', { class: 'headline', text: `${sick.length} of ${hosts.length} hosts have problems` }), sorted(state, columns, hosts.slice(0, ROWS)),
-    hosts.length > ROWS ? el('p', { class: 'note', text: `${hosts.length - ROWS} further hosts are not listed.` }) : null];
+  return [el('p', { class: 'headline', text: `${sick.length} of ${hosts.length} hosts have problems` }), el('p', { class: 'note', text: 'Hosts with problems come first, by the GPU hours that were lost on them at most: not schedulable, silent, throttled, or allocated without active SMs.' }),
+    sorted(state, columns, hosts.slice(0, ROWS)),
+    hosts.length > ROWS ? el('p', { class: 'note', text: unlisted(hosts.length - ROWS, 'further host') }) : null];
 }
 
 const VIEWS = { band: showBand, time: showTime, change: showChange, opportunity: showOpportunity, runs: showRuns, hosts: showHosts };
@@ -425,7 +480,7 @@ async function show() {
   // A selected run or host has a screen of its own.
   const single = state.selection.filter(([dimension]) => dimension === 'run' || dimension === 'host');
   chips.push(...single.map(([dimension, name]) => el('span', null, doctorLink(state, dimension, name), ` at ${name}`)));
-  view.replaceChildren(...(nodes.length > 0 ? [el('div', { class: 'chips' }, ...chips), ...nodes.filter((node) => node)] : []));
+  view.replaceChildren(...warnings(state.wrong), ...(nodes.length > 0 ? [el('div', { class: 'chips' }, ...chips), ...nodes.filter((node) => node)] : []));
   loading.hidden = true;
   view.setAttribute('aria-busy', 'false');
   document.body.dataset.shown = turn;

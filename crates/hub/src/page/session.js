@@ -8,8 +8,25 @@ async function fetchAnswer(what, query) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(`/hub/v1/${what}?${query}`, { headers });
   if (answer.ok) return answer.json();
-  throw Object.assign(new Error(await answer.text()), { status: answer.status });
+  const text = await answer.text();
+  let reason = text;
+  // Proxies between the browser and the hub answer with any text.
+  try { reason = JSON.parse(text).error ?? text; } catch { /* The text is shown as it is. */ }
+  throw Object.assign(new Error(reason || `The hub answers with status ${answer.status}.`), { status: answer.status });
 }
+
+// Checks what the address asks for. `known` has the keys with their values, or null for any value.
+// Returns a text for each key and value that the page does not know and therefore ignores.
+function checkAddress(query, known) {
+  return [...query].flatMap(([key, value]) => {
+    if (key.startsWith('is.')) return [];
+    if (!(key in known)) return [`The address has the unknown key “${key}”, which is ignored. Known keys: ${Object.keys(known).join(', ')}.`];
+    if (known[key] === null || known[key].includes(value)) return [];
+    return [`The address asks for ${key} “${value}”, which is unknown, so the usual one is shown. Known values: ${known[key].join(', ')}.`];
+  });
+}
+
+function warnings(texts) { return texts.map((text) => el('p', { class: 'warning', text })); }
 
 // Fails if this tab has no token, and no proxy between the browser and the hub names the user.
 async function checkCaller() {

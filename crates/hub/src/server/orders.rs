@@ -6,10 +6,10 @@ use std::io::Read;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -29,6 +29,7 @@ use crate::log::say;
 use crate::orders::result::TraceAnalysis;
 use crate::orders::{HostProgress, HubOrder, OrderBoard, OrderFailure, OrderWish};
 use crate::page;
+use crate::time::unix_now;
 use crate::tokens::TokenRole;
 
 /// Path of orders for traces, and of the traces.
@@ -83,10 +84,6 @@ pub fn routes() -> Vec<HubRoute> {
         HubRoute::file("/findings", &page::FINDINGS),
         HubRoute::file("/findings.js", &page::FINDINGS_SCRIPT),
     ]
-}
-
-fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Answers an agent's request for orders.
@@ -160,9 +157,10 @@ async fn receive_part(
 async fn send_report(
     State(service): State<Arc<Service>>,
     Extension(caller): Extension<Option<HubCaller>>,
-    Path(id): Path<u64>,
+    path: Result<Path<u64>, PathRejection>,
     Query(pairs): Query<Vec<QueryPair>>,
 ) -> Response {
+    let Ok(Path(id)) = path else { return refuse(&wrong_id()) };
     let order = service.board.find(id);
     let key = pairs.iter().find(|(key, _)| key == "key").map(|(_, value)| value.as_str());
     let has_link = order.as_ref().is_some_and(|order| key == Some(order.token.as_str()));
@@ -185,8 +183,9 @@ async fn send_report(
 
 async fn send_trace(
     State(service): State<Arc<Service>>,
-    Path((id, name)): Path<(u64, String)>,
+    path: Result<Path<(u64, String)>, PathRejection>,
 ) -> Response {
+    let Ok(Path((id, name))) = path else { return refuse(&wrong_id()) };
     let Some((file, length)) = service.board.open_trace(id, &name) else {
         return refuse(&BatchRefusal::new(404, "expected a trace of an order"));
     };
@@ -215,7 +214,7 @@ impl Service {
         let (mut stop, mut news) = (self.stop.clone(), self.board.subscribe());
         loop {
             news.borrow_and_update();
-            if self.board.has_orders(&wanted.host, &wanted.queue, wanted.after, unix_s()) {
+            if self.board.has_orders(&wanted.host, &wanted.queue, wanted.after, unix_now()) {
                 break;
             }
             tokio::select! {
@@ -226,7 +225,7 @@ impl Service {
         }
         let board = Arc::clone(&self.board);
         let taken = tokio::task::spawn_blocking(move || {
-            board.take_orders(&wanted.host, &wanted.queue, wanted.after, unix_s())
+            board.take_orders(&wanted.host, &wanted.queue, wanted.after, unix_now())
         });
         match taken.await {
             Ok(Ok(orders)) => Ok(Orders { orders }),
@@ -253,7 +252,7 @@ impl Service {
             .map_err(|error| BatchRefusal::new(400, format!("expected an order: {error}")))?;
         let board = Arc::clone(&self.board);
         let created = tokio::task::spawn_blocking(move || {
-            board.order(&wish, &caller, unix_s()).map(|order| OrderAnswer::new(order, &board))
+            board.order(&wish, &caller, unix_now()).map(|order| OrderAnswer::new(order, &board))
         });
         match created.await {
             Ok(Ok(order)) => Ok(Json(order).into_response()),
@@ -294,7 +293,7 @@ impl Service {
 
 impl OrderAnswer {
     fn new(order: HubOrder, board: &OrderBoard) -> Self {
-        let progress = board.progress(&order, unix_s());
+        let progress = board.progress(&order, unix_now());
         let analysis = board.analysis(order.id);
         let link = |(name, bytes): (String, u64)| FileLink {
             path: format!("/hub/v1/traces/{}/files/{name}", order.id),
@@ -312,6 +311,10 @@ impl OrderAnswer {
 
 fn damaged(error: &prost::DecodeError) -> BatchRefusal {
     BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"))
+}
+
+fn wrong_id() -> BatchRefusal {
+    BatchRefusal::new(400, "expected the number of an order")
 }
 
 fn ending() -> BatchRefusal {

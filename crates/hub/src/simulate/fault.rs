@@ -111,7 +111,8 @@ pub fn change(fault: Option<SimulatedFault>, own: &mut HostInterval, gpus: &mut 
     }
 }
 
-/// The steps of a run in an interval, by the fault of its first host and its age in seconds.
+/// The steps of a run in an interval, by the fault of its first host and its age in seconds. The
+/// caller names the process.
 pub fn steps(fault: Option<SimulatedFault>, age_s: u64, interval_s: u32) -> StepInterval {
     let growth = match fault {
         Some(SimulatedFault::Slowing) => GROWTH.powf(age_s as f64 / 3600.0),
@@ -124,7 +125,6 @@ pub fn steps(fault: Option<SimulatedFault>, age_s: u64, interval_s: u32) -> Step
     };
     let steps = (f64::from(interval_s) / mean_s).ceil();
     StepInterval {
-        pid: 4711,
         rank: Some(0),
         phase: "train".to_owned(),
         steps: steps as u64,
@@ -138,14 +138,14 @@ pub fn steps(fault: Option<SimulatedFault>, age_s: u64, interval_s: u32) -> Step
 }
 
 /// A process of a run that hung.
-pub fn hang(run: GpuRun, start_s: u64) -> HostEvent {
+pub fn hang(run: GpuRun, pid: u32, start_s: u64) -> HostEvent {
     HostEvent {
         kind: "hang".to_owned(),
         start_unix_ms: start_s * 1000,
         length_ms: HUNG_MS,
         is_over: true,
         run: Some(run),
-        pid: Some(4711),
+        pid: Some(pid),
         rank: Some(0),
         details: "{}".to_owned(),
     }

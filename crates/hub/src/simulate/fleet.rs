@@ -103,6 +103,8 @@ const DRAINED_S: u64 = 7200;
 const REPEAT_S: u64 = 86_400;
 /// Seconds after which an unchanged run or node is reported again.
 const AGAIN_S: u64 = 3600;
+/// Number by which process ids of runs are larger than the numbers of their jobs.
+const FIRST_PID: u64 = 1000;
 /// Name of the cluster, in place of a host, of the scheduler's reports about runs.
 pub const CLUSTER: &str = "cluster";
 /// Share of the GPUs that jobs want at most, and how much less they want at night.
@@ -241,6 +243,11 @@ impl SimulatedRun {
     /// The name of the run in rows.
     pub fn name(&self) -> String {
         format!("slurm/{}", self.job)
+    }
+
+    /// The process that reports the steps of the run. Runs of one host have different ones.
+    fn pid(&self) -> u32 {
+        u32::try_from(FIRST_PID + self.job).unwrap_or(u32::MAX)
     }
 
     /// The user and the workflow.
@@ -545,6 +552,7 @@ impl SimulatedFleet {
             length_s: self.spec.interval_s,
             run: Some(run.allocation()),
             workflow: run.workflow().to_owned(),
+            pid: run.pid(),
             ..fault::steps(self.fault(at), start_s - run.start_s, self.spec.interval_s)
         };
         begun.map(row).collect()
@@ -555,7 +563,7 @@ impl SimulatedFleet {
         let is_due = self.fault(at) == Some(SimulatedFault::Hung) && start_s.is_multiple_of(3600);
         let job = self.hosts[at].holders.first().copied().flatten().filter(|_| is_due);
         let run = job.and_then(|job| self.running.get(&job));
-        run.map(|run| fault::hang(run.allocation(), start_s)).into_iter().collect()
+        run.map(|run| fault::hang(run.allocation(), run.pid(), start_s)).into_iter().collect()
     }
 
     fn gpu(&self, at: usize, index: u32, start_s: u64, draw: CounterRng) -> GpuInterval {

@@ -83,7 +83,7 @@ fn every_route_and_answer_is_as_openapi_describes() {
 
     let (hub, viewer) = start("");
     for (path, query) in [
-        ("/hub/v1/doctor", "?since=3h&run=slurm/101"),
+        ("/hub/v1/doctor", "?run=slurm/101"),
         ("/hub/v1/sums", "?since=3h&by=user&by=run&step=hour"),
         ("/hub/v1/sums", "?since=1&until=60"),
         ("/hub/v1/sums", "?since=3h&tree=cpu&by=host"),
@@ -150,6 +150,8 @@ fn requests_are_refused_by_role_origin_and_proxy_and_recorded() {
     for (status, method, path, headers) in &cases {
         let answer = send(method, path, headers);
         assert_eq!(answer.status, *status, "{method} {path} {headers}: {answer:?}");
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(body["error"].is_string(), *status != 200, "{body}");
     }
     let me: Value = serde_json::from_slice(
         &send("GET", "/hub/v1/me", &format!("{local}X-User: carol\r\n")).body,

@@ -6,6 +6,7 @@ mod access;
 mod agent;
 #[cfg(feature = "s3")]
 mod bucket;
+mod chain;
 mod demo;
 mod disk;
 mod fixture;

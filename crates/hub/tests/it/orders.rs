@@ -12,6 +12,7 @@ use testkit::browser::Browser;
 use testkit::{Folder, ProgramOutput, has_program, has_time, skip};
 
 use crate::agent::{AgentParts, RealAgent};
+use crate::chain::click_to_timeline;
 use crate::fixture::{Answer, TestHub, WAIT, add_token, ask, program_beside};
 
 /// A program that polls and reports steps like PyTorch. When a trace is wanted, it writes a
@@ -208,6 +209,8 @@ fn a_trace_is_ordered_analyzed_and_shown_and_wrong_callers_are_refused() {
     std::fs::write(&path, text.lines().filter(is_open).collect::<Vec<_>>().join("\n")).unwrap();
     asked.hub.kill_and_restart();
     check_report(&asked.hub, &order);
+    let viewer = std::fs::read_to_string(asked.hub.folder.path("vera")).unwrap();
+    click_to_timeline(&asked.hub, &viewer, &order);
     check_wrong_parts(&asked.hub, &order);
 }
 

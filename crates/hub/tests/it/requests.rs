@@ -58,12 +58,13 @@ fn what_no_agent_sends_is_refused_with_a_reason_and_nothing_is_stored() {
         (422, "entry 0", with(&empty)),
         (400, "version 1 to 2, got 3", with(&newer)),
         (400, "cut", request(&hub.token, &sized(body.len() - 3), &body[..body.len() - 3])),
-        (401, "", b"POST /hub/v1/parts HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()),
-        (404, "", b"POST /hub/v1/none HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()),
+        (401, "known token", b"POST /hub/v1/parts HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()),
+        (404, "got \"/hub/v1/none\"", b"POST /hub/v1/none HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()),
     ];
     for (status, reason, bytes) in cases {
         let answer = ask(&hub.address, &bytes).unwrap();
-        let text = String::from_utf8_lossy(&answer.body);
+        let refused: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        let text = refused["error"].as_str().unwrap();
         assert!(answer.status == status && text.contains(reason), "{status} {reason}: {answer:?}");
     }
     // A connection that ends within the body.

@@ -284,16 +284,25 @@ fn the_doctor_finds_in_runs_and_hosts_what_was_planted_and_nothing_else() {
                 !answer["charts"].as_array().unwrap().iter().any(|chart| chart["tab"] == tab)
             };
             assert!(!unseen("gpu") && !unseen("cpu"), "{kind} {name}");
-            let sum = day[kind].get(name).map(|sums| sums["allocated_s"].as_f64().unwrap());
-            check_value(Some(held), sum.map_or(Some(held), hours), name);
+            let sum = |name_of_sum: &str| {
+                day[kind].get(name).map(|sums| sums[name_of_sum].as_f64().unwrap())
+            };
+            check_value(Some(held), sum("allocated_s").map_or(Some(held), hours), name);
+            // Each lost hour has one cause, or is not explained.
+            let lost = answer["losses"]["lost_gpu_hours"].as_f64().unwrap();
+            let parts = answer["losses"]["parts"].as_array().unwrap().iter();
+            let parts: f64 = parts.map(|part| part["gpu_hours"].as_f64().unwrap()).sum();
+            assert!((parts - lost).abs() < 1e-6, "{kind} {name}: {}", answer["losses"]);
+            let seen = sum("busy_observed_s").zip(sum("busy_sm_unknown_s")).zip(sum("sm_active_s"));
+            if let Some(((observed, unknown), active)) = seen {
+                check_value(Some(lost), hours(observed - unknown - active), name);
+            }
         }
     }
     // Runs follow from the time, so that one of the faults may lie on hosts without a long run.
     assert!(found.len() >= 8, "{found:?}");
     assert!(healthy > 0);
-    // A time without rows has no issues.
-    let answer = ask("run=slurm/unknown");
-    assert_eq!(answer["findings"], Value::Array(Vec::new()));
+    check_whole_runs(&hub, &viewer, day);
     for wrong in ["", "run=a&run=b", "run=a&host=b", "user=anna", "run=a&by=user"] {
         let answer = get(&hub, &viewer, &format!("/hub/v1/doctor?{wrong}"), "localhost");
         assert_eq!(answer.status, 400, "{wrong}");
@@ -304,6 +313,47 @@ fn the_doctor_finds_in_runs_and_hosts_what_was_planted_and_nothing_else() {
         [("run", format!("run={run}&{time}")), ("host", format!("host={host}&{time}"))]
     {
         click_tabs(&hub, &viewer, &query, name);
+    }
+}
+
+/// Checks that a run is looked at from its begin to its end without a time, that a shorter time is
+/// noted, and that unknown names are errors.
+fn check_whole_runs(hub: &TestHub, viewer: &str, day: &Value) {
+    let ask = |path: &str, status: u32| -> Value {
+        let answer = get(hub, viewer, &format!("/hub/v1/{path}"), "localhost");
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        serde_json::from_slice(&answer.body).unwrap()
+    };
+    let since = day["since_unix_s"].as_u64().unwrap();
+    let until = day["until_unix_s"].as_u64().unwrap();
+    let runs = ask(&format!("runs?since={}&until={until}", until - 30 * 3600), 200);
+    let time = |run: &Value, key: &str| run[key].as_u64();
+    let runs = runs["runs"].as_array().unwrap();
+    // One run ended before the last day, and one began before it and lasted into it.
+    let old = runs.iter().find(|run| time(run, "ended_unix_s").is_some_and(|end| end < since));
+    let long = runs.iter().find(|run| {
+        time(run, "started_unix_s").is_some_and(|start| start < since)
+            && time(run, "ended_unix_s").is_none_or(|end| end > since + 3600)
+    });
+    for run in [old, long] {
+        let run = run.unwrap();
+        let name = run["run"].as_str().unwrap();
+        let whole = ask(&format!("doctor?run={name}"), 200);
+        let held = run["sums"]["allocated_s"].as_f64().unwrap();
+        check_value(whole["gpu_hours"].as_f64(), hours(held), name);
+        assert_eq!(whole["state"]["started_unix_s"], run["started_unix_s"], "{name}");
+        assert_eq!(whole["notes"], Value::Array(Vec::new()), "{name}");
+    }
+    let name = long.unwrap()["run"].as_str().unwrap();
+    let cut = ask(&format!("doctor?run={name}&since={since}&until={until}"), 200);
+    assert!(cut["notes"][0].as_str().unwrap().starts_with("The run began at "), "{}", cut["notes"]);
+    for (path, text) in [
+        (format!("doctor?run={name}0"), format!("got \"{name}0\"; ")),
+        ("doctor?host=h100-0000".to_owned(), "got \"h100-0000\"; similar names are ".to_owned()),
+        ("runs?run=slurm/unknown".to_owned(), "run: expected a run with rows".to_owned()),
+    ] {
+        let error = ask(&path, 404)["error"].to_string().replace('\\', "");
+        assert!(error.contains(&text), "{path}: {error}");
     }
 }
 

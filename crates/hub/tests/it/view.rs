@@ -220,8 +220,12 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
         for (view, text_of_view) in [
             ("time&bound=upper", "SM active, by user"),
             ("change", "Each workflow, by what its drop of efficiency costs"),
+            ("change&sort=user", "within workflows"),
+            ("band&weight=price", "No model has a known price."),
+            ("band&is.user=anna", "100 % is the GPU time of the selection: user anna."),
+            ("bars", "The address asks for view “bars”, which is unknown"),
             ("runs&sort=user", "Failed runs held 0 GPU h"),
-            ("hosts", "throttled for 1.0 minutes (hw_slowdown)"),
+            ("hosts", "GPUs 0, 1: throttled for 1.0 minutes (hw_slowdown)"),
             ("opportunity", "Workflows by what they would gain"),
             ("band&tree=cpu&by=host", "12.5 % of the deployed time had cores in user code"),
             ("time&tree=cpu", "user code, by pool"),
@@ -251,10 +255,15 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
         browser.load(link.as_str().unwrap());
         browser.value(&look("document.querySelector('[role=tab]')"));
         assert!(text(&mut browser).contains("run slurm/10"));
-        browser.load(&format!("{url}doctor?run=%3Cscript%3Ealert(1)%3C/script%3E"));
-        browser.value(&look("document.querySelector('[role=tab]')"));
-        assert!(text(&mut browser).contains(&format!("run {SCRIPT}: 0 issues")));
         assert_eq!(browser.complaints(), Vec::<String>::new());
+        // An unknown name is an error, and stays text. The browser notes the status of the answer.
+        browser.load(&format!("{url}doctor?run=%3Cscript%3Ealert(1)%3C/script%3E&tabs=gpu"));
+        browser.value(&look("!document.getElementById('problem').hidden"));
+        let shown = text(&mut browser);
+        assert!(shown.contains("expected a run with rows or reports") && shown.contains(SCRIPT));
+        assert!(shown.contains("unknown key “tabs”"), "{shown}");
+        let complaints = browser.complaints();
+        assert!(complaints.iter().all(|one| one.contains("404")), "{complaints:?}");
         browser.load(&url);
         browser.value(wait);
         if let Some(folder) = std::env::var_os("ROWMILL_PICTURES") {
@@ -334,7 +343,7 @@ fn reports_name_owners_jobs_and_sick_nodes() {
     let node = &report["nodes"]["rows"][0];
     let problems = node["problems"].to_string();
     assert_eq!((&node["host"], &node["week_before"]), (&json!("host-2"), &json!(0)));
-    for problem in ["GPU 0: xid_79 × 1", "throttled for 1.0 minutes", "silent"] {
+    for problem in ["GPUs 0, 1: xid_79 × 2", "throttled for 1.0 minutes", "silent"] {
         assert!(problems.contains(problem), "{problems}");
     }
     assert!(report["notes"].to_string().contains("observed in 80.0 %"), "{}", report["notes"]);
@@ -351,8 +360,8 @@ fn reports_name_owners_jobs_and_sick_nodes() {
     for line in ["Where the deployed GPU time went", "SM not observed", "Sick nodes", "slurm/102"] {
         assert!(text.contains(line), "{text}");
     }
-    // The job is reported from its beginning, although the time that was asked for begins later.
-    let whole = run(&["job", "101", "--since", "30m", "--format", "json"]).expect_code(0, "job");
+    // The job is reported from its beginning.
+    let whole = run(&["job", "101", "--format", "json"]).expect_code(0, "job");
     assert_eq!(whole.json()["allocated_hours"], 4.0);
     println!("{}", run(&["job", "102"]).expect_code(0, "job").stdout);
     let job = run(&["job", "102", "--format", "json"]).expect_code(0, "job").json();
@@ -364,6 +373,19 @@ fn reports_name_owners_jobs_and_sick_nodes() {
     let rules: Vec<&Value> =
         doctor["findings"].as_array().unwrap().iter().map(|one| &one["rule"]).collect();
     assert_eq!(rules, ["P09", "P05"], "{doctor}");
+    // Two GPUs waited for a quarter of an hour each, which no rule explains.
+    let losses = &doctor["losses"];
+    assert_eq!(
+        (&losses["lost_gpu_hours"], &losses["parts"][0]["rule"]),
+        (&json!(0.5), &Value::Null)
+    );
     let unknown = run(&["job", "7"]).expect_code(1, "unknown job").stderr;
-    assert!(unknown.contains("slurm/7") && unknown.contains("--since"), "{unknown}");
+    assert!(
+        unknown.contains("slurm/7") && unknown.contains("hint: name the scheduler"),
+        "{unknown}"
+    );
+    for (kind, name) in [("--job", "slurm/10"), ("--host", "host-7")] {
+        let unknown = run(&["doctor", kind, name]).expect_code(1, "unknown name").stderr;
+        assert!(unknown.contains(name) && unknown.contains("similar names are"), "{unknown}");
+    }
 }

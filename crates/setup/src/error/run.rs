@@ -120,10 +120,8 @@ errors_with_hints! {
         #[hint("`rowmill-hub serve` starts it, and `rowmill-hub token new viewer NAME` creates a token")]
         Hub { url: String, problem: String },
         #[error("the hub at {url} refuses this: {problem}")]
+        #[hint(suggest_for_refusal(problem))]
         HubRefused { url: String, problem: String },
-        #[error("job {run}: the hub has no rows of it in this time")]
-        #[hint("name the scheduler too, such as kubernetes/POD, or a longer time with --since")]
-        NoJob { run: String },
         #[error("Slurm job {job}: expected hosts from squeue and scontrol, got {said}")]
         Slurm { job: i64, said: String },
         #[error("{selection}: expected a process that polls for traces, got none; polling now: {there}")]
@@ -189,6 +187,18 @@ fn suggest_previous(previous: Option<&PathBuf>) -> String {
             "no earlier checkpoint is undamaged; start again in another folder with --run".into()
         }
     }
+}
+
+/// Advises what to do about a name that the hub does not know.
+fn suggest_for_refusal(problem: &str) -> Option<String> {
+    let hints = [
+        (": run: ", "name the scheduler too, such as kubernetes/POD; the page lists runs"),
+        (": job: ", "`rowmill fleet job ID` shows when a job began and ended"),
+        (": host: ", "hosts have the names of `host` in the configuration of their agents"),
+    ];
+    let is_unknown = problem.starts_with("404");
+    let mut known = hints.into_iter().filter(|(kind, _)| is_unknown && problem.contains(kind));
+    known.next().map(|(_, hint)| hint.to_owned())
 }
 
 fn suggest_for_socket(error: &SocketError) -> Option<String> {

@@ -13,6 +13,7 @@ use ureq::http::Response;
 use crate::agent_client::{self, Encryption};
 use crate::args::HubPlace;
 use setup::error::{Error, RunError, UsageError};
+use setup::error_text::plain;
 
 /// Maximum time in which the hub must answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,6 +75,8 @@ pub struct HubRuns {
     /// Allocated GPU seconds of runs that failed, and of runs that repeat a failed one.
     pub failed: f64,
     pub repeated: f64,
+    pub since_unix_s: u64,
+    pub until_unix_s: u64,
     pub runs: Vec<HubRun>,
 }
 
@@ -83,6 +86,7 @@ pub struct HubRun {
     #[serde(flatten)]
     pub group: HubGroup,
     pub state: String,
+    pub started_unix_s: Option<u64>,
     pub ended_unix_s: Option<u64>,
     pub exit_code: Option<i32>,
     pub exit_signal: Option<u32>,
@@ -102,6 +106,9 @@ pub struct HubHosts {
 pub struct HubHost {
     pub host: String,
     pub issues: Vec<HubIssue>,
+    /// GPU hours that the host lost at most.
+    #[serde(default)]
+    pub lost_gpu_hours: f64,
     /// Absent if the hub has no row of the host.
     pub last_row_unix_s: Option<u64>,
     pub node: Option<HubNode>,
@@ -118,6 +125,12 @@ pub struct HubIssue {
 #[derive(Clone, Debug, Deserialize)]
 pub struct HubNode {
     pub gpus: u64,
+}
+
+/// The answer of a hub that refuses a query.
+#[derive(Deserialize)]
+struct HubRefusal {
+    error: String,
 }
 
 /// A range of time in seconds since 1970.
@@ -167,7 +180,7 @@ impl HubClient {
     /// # Errors
     /// If the hub does not answer or refuses the query.
     pub fn sums(&self, range: TimeRange, pairs: &[(&str, &str)]) -> Result<HubAnswer, Error> {
-        self.ask("sums", range, pairs)
+        self.ask("sums", Some(range), pairs)
     }
 
     /// Asks for the runs of a time, without a limit.
@@ -175,7 +188,15 @@ impl HubClient {
     /// # Errors
     /// If the hub does not answer.
     pub fn runs(&self, range: TimeRange, pairs: &[(&str, &str)]) -> Result<HubRuns, Error> {
-        self.ask("runs", range, &[pairs, &[("limit", ALL)]].concat())
+        self.ask("runs", Some(range), &[pairs, &[("limit", ALL)]].concat())
+    }
+
+    /// Asks for one run, whose whole time the answer names.
+    ///
+    /// # Errors
+    /// If the hub does not answer or does not know the run.
+    pub fn whole_run(&self, run: &str) -> Result<HubRuns, Error> {
+        self.ask("runs", None, &[("run", run)])
     }
 
     /// Asks for the hosts of a time with their issues.
@@ -183,7 +204,7 @@ impl HubClient {
     /// # Errors
     /// If the hub does not answer or refuses the query.
     pub fn hosts(&self, range: TimeRange, pairs: &[(&str, &str)]) -> Result<HubHosts, Error> {
-        self.ask("hosts", range, pairs)
+        self.ask("hosts", Some(range), pairs)
     }
 
     /// Returns the URL of the hub.
@@ -206,20 +227,20 @@ impl HubClient {
         self.read(request.send(&serde_json::to_vec(message)?))
     }
 
-    /// Asks for something about a time.
+    /// Asks for something about a time. Without one, the hub chooses it.
     ///
     /// # Errors
     /// If the hub does not answer or refuses the query.
     pub fn ask<T: DeserializeOwned>(
         &self,
         what: &str,
-        range: TimeRange,
+        range: Option<TimeRange>,
         pairs: &[(&str, &str)],
     ) -> Result<T, Error> {
         let mut request = self.agent.get(format!("{}/hub/v1/{what}", self.url));
         request = request.header("Authorization", format!("Bearer {}", self.token));
-        for (key, second) in [("since", range.since), ("until", range.until)] {
-            request = request.query(key, second.to_string());
+        if let Some(TimeRange { since, until }) = range {
+            request = request.query("since", since.to_string()).query("until", until.to_string());
         }
         let request = request.query_pairs(pairs.iter().copied());
         self.read(request.call())
@@ -234,8 +255,12 @@ impl HubClient {
         let bytes = answer.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
         let bytes = bytes.map_err(|error| failed(error.to_string()))?;
         if !answer.status().is_success() {
-            let text = String::from_utf8_lossy(&bytes);
-            let problem = format!("{}: {}", answer.status(), text.trim());
+            // Proxies on the way answer with any text.
+            let text = match serde_json::from_slice::<HubRefusal>(&bytes) {
+                Ok(refusal) => refusal.error,
+                Err(_) => String::from_utf8_lossy(&bytes).trim().to_owned(),
+            };
+            let problem = format!("{}: {}", answer.status(), plain(&text));
             let url = self.url.clone();
             return Err(match answer.status().as_u16() {
                 // A new token, or a hub that can read its files, may help.

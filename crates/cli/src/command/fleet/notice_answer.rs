@@ -75,7 +75,7 @@ impl HubNotices {
     /// # Errors
     /// If the hub does not answer.
     pub fn ask(client: &HubClient, range: TimeRange) -> Result<Self, Error> {
-        client.ask("notices", range, &[])
+        client.ask("notices", Some(range), &[])
     }
 
     /// Counts the notices by what became of them.

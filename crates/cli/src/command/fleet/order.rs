@@ -162,7 +162,7 @@ pub fn run_trace(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error
         said.clone_from(&order.progress);
         std::thread::sleep(POLL_INTERVAL);
         let range = TimeRange::before(None, args.timeout + Duration::from_secs(3600));
-        let found: ListedOrders = hub.ask("orders", range, &[])?;
+        let found: ListedOrders = hub.ask("orders", Some(range), &[])?;
         let found = found.orders.into_iter().find(|one| one.id == order.id);
         order = found.unwrap_or(order);
     }
@@ -217,7 +217,7 @@ fn progress_rows(order: &ListedOrder) -> Vec<Vec<String>> {
 /// Lists the orders of a time.
 pub fn run_orders(args: &FleetOrders, session: &Session) -> Result<ExitCode, Error> {
     let hub = HubClient::open(&args.place)?;
-    let found: ListedOrders = hub.ask("orders", TimeRange::before(None, args.since), &[])?;
+    let found: ListedOrders = hub.ask("orders", Some(TimeRange::before(None, args.since)), &[])?;
     session.console.report(&found.orders, |orders| {
         let rows: Vec<Vec<String>> = orders.iter().map(order_row).collect();
         let heads = ["time (UTC)", "order", "by", "run", "workflow", "hosts", "finding", "why"];
@@ -256,7 +256,8 @@ pub fn run_findings(args: &FleetFindings, session: &Session) -> Result<ExitCode,
     let hub = HubClient::open(&args.place)?;
     let limit = args.top.to_string();
     let pairs = [("limit", limit.as_str())];
-    let losses: HubLosses = hub.ask("findings", TimeRange::before(None, args.since), &pairs)?;
+    let losses: HubLosses =
+        hub.ask("findings", Some(TimeRange::before(None, args.since)), &pairs)?;
     session.console.report(&losses, losses_text)?;
     Ok(ExitCode::SUCCESS)
 }

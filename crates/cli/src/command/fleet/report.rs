@@ -20,7 +20,7 @@ use super::sections::{MailedPage, ReportSection};
 use crate::args::FleetReport;
 use setup::Session;
 use setup::error::Error;
-use setup::output;
+use setup::{output, render};
 
 /// Observed percentage of the allocated time below which the report says so.
 const COVERAGE_MIN: f64 = 95.0;
@@ -87,6 +87,10 @@ struct ChangeRow {
     efficiency_percent: Compared<Option<f64>>,
     /// Allocated hours multiplied by the drop of the efficiency; negative if it rose.
     drop_hours: Option<f64>,
+    /// The parts of `drop_hours` within workflows and by another mix of workflows. Known of users
+    /// only.
+    drop_within_hours: Option<f64>,
+    drop_mix_hours: Option<f64>,
 }
 
 /// A user who holds GPUs that run nothing.
@@ -127,6 +131,8 @@ struct FailedRow {
 #[derive(Debug, Serialize)]
 struct NodeRow {
     host: String,
+    /// GPU hours that were lost on it at most.
+    lost_hours: f64,
     kinds: Vec<String>,
     problems: Vec<String>,
     /// Number of problems a week before.
@@ -137,6 +143,8 @@ struct NodeRow {
 struct FleetAnswers {
     users: HubAnswer,
     workflows: HubAnswer,
+    /// By user and workflow.
+    mixes: HubAnswer,
     runs: HubRuns,
     hosts: HubHosts,
 }
@@ -145,8 +153,10 @@ impl FleetAnswers {
     fn ask(client: &HubClient, range: TimeRange) -> Result<Self, Error> {
         let by = |dimension| client.sums(range, &[("by", dimension), ("limit", ALL)]);
         let (users, workflows) = (by("user")?, by("workflow")?);
+        let mixes = [("by", "user"), ("by", "workflow"), ("limit", ALL)];
+        let mixes = client.sums(range, &mixes)?;
         let (runs, hosts) = (client.runs(range, &[])?, client.hosts(range, &[])?);
-        Ok(Self { users, workflows, runs, hosts })
+        Ok(Self { users, workflows, mixes, runs, hosts })
     }
 }
 
@@ -213,6 +223,7 @@ fn read_morning(
         drop(b).total_cmp(&drop(a)).then(b.lost_hours.now.total_cmp(&a.lost_hours.now))
     });
     let mut users = compare_groups(&now.users, &before.users, "user");
+    users.iter_mut().for_each(|row| row.divide_drop(&now.mixes, &before.mixes));
     users.sort_by(|a, b| b.lost_hours.now.total_cmp(&a.lost_hours.now));
     let mut notes = describe_gaps(&now.users);
     notes.extend(describe_nodes(&now.hosts));
@@ -267,9 +278,33 @@ fn compare_groups(now: &HubAnswer, before: &HubAnswer, dimension: &str) -> Vec<C
                 week_before: had_rows.then_some(efficiency_before),
             },
             drop_hours: both.map(|(before, now)| (before - now) / 100.0 * allocated_hours.now),
+            drop_within_hours: None,
+            drop_mix_hours: None,
         }
     };
     names.into_iter().map(row).collect()
+}
+
+impl ChangeRow {
+    /// Divides the drop of a user: into what each workflow lost against itself a week before, at
+    /// the use of now, and the rest, which is due to another mix of workflows.
+    fn divide_drop(&mut self, now: &HubAnswer, before: &HubAnswer) {
+        let own = |answer: &HubAnswer| -> BTreeMap<String, HubSums> {
+            let own = answer.groups.iter().filter(|group| group.member("user") == self.name);
+            let observed = own.filter(|group| group.sums.sm_observed_s > 0.0);
+            observed.map(|group| (group.member("workflow").to_owned(), group.sums)).collect()
+        };
+        let (now, before) = (own(now), own(before));
+        let observed_s: f64 = now.values().map(|sums| sums.sm_observed_s).sum();
+        let rate = |sums: &HubSums| sums.sm_active_s / sums.sm_observed_s;
+        let drop = |(workflow, sums): (&String, &HubSums)| {
+            let earlier = rate(before.get(workflow)?);
+            Some(sums.sm_observed_s / observed_s * (earlier - rate(sums)))
+        };
+        let within = now.iter().filter_map(drop).sum::<f64>() * self.allocated_hours.now;
+        self.drop_within_hours = self.drop_hours.map(|_| within);
+        self.drop_mix_hours = self.drop_hours.map(|all| all - within);
+    }
 }
 
 /// Returns the active percentage of the time in which SMs were observed.
@@ -308,7 +343,8 @@ fn list_jobs(runs: &HubRuns) -> Vec<JobRow> {
         lost_hours: group.lost_hours(),
         efficiency: group.efficiency,
     };
-    let mut jobs: Vec<JobRow> = runs.runs.iter().map(|run| row(&run.group)).collect();
+    let held = runs.runs.iter().filter(|run| run.group.sums.allocated_s > 0.0);
+    let mut jobs: Vec<JobRow> = held.map(|run| row(&run.group)).collect();
     // What was observed to be lost counts first, and then what may be lost.
     jobs.sort_by(|a, b| {
         let ([a_lost, a_most], [b_lost, b_most]) = (a.lost_hours, b.lost_hours);
@@ -319,7 +355,8 @@ fn list_jobs(runs: &HubRuns) -> Vec<JobRow> {
 
 /// Lists the runs that failed, and those that repeat a failed one, in the order of their hours.
 fn list_failed(runs: &HubRuns) -> Vec<FailedRow> {
-    let chosen = runs.runs.iter().filter(|run| run.is_failed || run.repeats.is_some());
+    let held = runs.runs.iter().filter(|run| run.group.sums.allocated_s > 0.0);
+    let chosen = held.filter(|run| run.is_failed || run.repeats.is_some());
     let row = |run: &HubRun| FailedRow {
         run: run.group.member("run").to_owned(),
         user: run.group.member("user").to_owned(),
@@ -338,6 +375,7 @@ fn list_nodes(now: &HubHosts, before: &HubHosts) -> Vec<NodeRow> {
     let sick = now.hosts.iter().filter(|host| !host.issues.is_empty());
     let row = |host: &HubHost| NodeRow {
         host: host.host.clone(),
+        lost_hours: host.lost_gpu_hours,
         kinds: host.issues.iter().map(|issue| issue.kind.clone()).collect(),
         problems: host.issues.iter().map(|issue| issue.text.clone()).collect(),
         week_before: issues_before.get(host.host.as_str()).copied().unwrap_or(0),
@@ -350,8 +388,8 @@ pub fn describe_gaps(answer: &HubAnswer) -> Vec<String> {
     let mut notes = Vec::new();
     if answer.hours_missing > 0 {
         notes.push(format!(
-            "{} whole hours have no rows: no host reported, or the rows were deleted.",
-            answer.hours_missing
+            "{} without rows: no host reported, or the rows were deleted.",
+            render::counted(answer.hours_missing, "whole hour")
         ));
     }
     if let Some(observed) = coverage(&answer.total.sums).filter(|share| *share < COVERAGE_MIN) {
@@ -370,9 +408,9 @@ fn describe_nodes(hosts: &HubHosts) -> Vec<String> {
     let gpus: Vec<u64> = nodes.filter_map(|host| Some(host.node.as_ref()?.gpus)).collect();
     if !gpus.is_empty() {
         notes.push(format!(
-            "{} nodes of the scheduler with {} GPUs report no rows, so their time is in no figure.",
+            "Nodes of the scheduler that report no rows, and are in no figure: {} with {}.",
             gpus.len(),
-            gpus.iter().sum::<u64>()
+            render::counted(gpus.iter().sum::<u64>(), "GPU")
         ));
     }
     notes
@@ -393,8 +431,8 @@ fn describe_week_before(range: TimeRange, now: &HubAnswer, before: &HubAnswer) -
     }
     if before.hours_missing > now.hours_missing {
         notes.push(format!(
-            "A week before, {} whole hours have no rows, so a shorter time is compared.",
-            before.hours_missing
+            "A week before, there are {} without rows, so a shorter time is compared.",
+            render::counted(before.hours_missing, "whole hour")
         ));
     }
     if deployed_before < BEFORE_MIN * deployed {
@@ -432,6 +470,13 @@ fn morning_sections(report: &MorningReport) -> Vec<ReportSection> {
     workflows.head[0] = "workflow";
     let mut users = change_section("Users, by lost GPU hours", &report.users);
     users.head[0] = "user";
+    users.head.extend(["of the drop: within workflows", "by another mix"]);
+    for (cells, row) in users.rows.iter_mut().zip(&report.users.rows) {
+        cells.extend([row.drop_within_hours, row.drop_mix_hours].map(optional));
+    }
+    let note = "The drop within workflows compares each workflow with itself a week before, at the \
+                use of now. The rest is due to another mix of workflows.";
+    users.notes.push(note.to_owned());
     let owners = |row: &OwnerRow| {
         let OwnerRow { user, idle_hours, allocated_hours } = row;
         vec![user.clone(), number(idle_hours.now), before(*idle_hours), number(*allocated_hours)]
@@ -441,10 +486,12 @@ fn morning_sections(report: &MorningReport) -> Vec<ReportSection> {
     let mut owners = section(title, &report.idle_owners, "None was observed.", head, owners);
     owners.notes.extend(report.notices.describe());
     let nodes = |row: &NodeRow| {
-        vec![row.host.clone(), row.problems.join("; "), row.week_before.to_string()]
+        let lost = number(row.lost_hours);
+        vec![row.host.clone(), lost, row.problems.join("; "), row.week_before.to_string()]
     };
-    let head = vec!["host", "problems", "problems a week before"];
-    let nodes = section("Sick nodes", &report.nodes, "None is known.", head, nodes);
+    let head = vec!["host", "lost GPU h at most", "problems", "problems a week before"];
+    let nodes =
+        section("Sick nodes, by lost GPU hours", &report.nodes, "None is known.", head, nodes);
     vec![funnel, workflows, nodes, owners, job_section(report), failed_section(report), users]
 }
 
@@ -525,7 +572,8 @@ fn section<T>(
         notes.push(none.to_owned());
     }
     if list.left_out > 0 {
-        notes.push(format!("{} further rows are not listed (--top).", list.left_out));
+        let rows = render::counted(list.left_out as u64, "further row");
+        notes.push(format!("{rows} not listed (--top)."));
     }
     let rows = list.rows.iter().map(cells).collect();
     ReportSection { title: title.to_owned(), notes, head, rows, bar: None }
@@ -537,9 +585,10 @@ fn coverage(sums: &HubSums) -> Option<f64> {
     (sums.allocated_s > 0.0).then(|| observed_s / sums.allocated_s * 100.0)
 }
 
-/// Formats a number with one decimal.
+/// Formats a number with one decimal. What rounds to zero has no sign.
 pub fn number(value: f64) -> String {
-    format!("{value:.1}")
+    let text = format!("{value:.1}");
+    if text == "-0.0" { "0.0".to_owned() } else { text }
 }
 
 /// Formats a number that may be unknown.
