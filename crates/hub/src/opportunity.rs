@@ -132,7 +132,7 @@ impl FleetReader {
     pub fn opportunities(&self, query: &FleetQuery) -> Result<OpportunityAnswer, Error> {
         let by = [Dimension::Workflow, Dimension::Run, Dimension::User].into();
         let sums = SumQuery { by, step_s: None, ..query.sums.clone() };
-        let answer = self.sums(&FleetQuery { sums, weight: query.weight, limit: usize::MAX })?;
+        let answer = self.sums(&FleetQuery { sums, limit: usize::MAX, ..*query })?;
         let is_run = |group: &&SumGroup| !group.members[&Dimension::Run].is_empty();
         let groups: Vec<&SumGroup> = answer.groups.iter().filter(is_run).collect();
         let runs: Vec<RunFigures> = groups.iter().map(|group| RunFigures::new(group)).collect();
