@@ -6,7 +6,8 @@
 //! - Columns that are constant, empty or different in every row are left out.
 //! - A time column selects the held-out rows, and gives hour and weekday as inputs.
 //! - Text, integers that are identifiers, and integers with few values become categories. A number
-//!   with up to 1,000 integer values is both a number and a category.
+//!   with up to 1,000 integer values is both a number and a category, and so are integers that leave
+//!   gaps where a measurement would not.
 //! - If no column is a number, the dense input is the constant 1. The bottom MLP turns it into a
 //!   learned vector, whose products with the rows of the tables are biases of their ids, as in a
 //!   factorization machine (Rendle, ICDM 2010). Weight decay keeps the vectors small.
@@ -93,10 +94,10 @@ fn remarks(
     // Without a time, the last rows are held out, and these have one label if rows are sorted by
     // it.
     let sorted = label.is_sorted && label.distinct > 1 && label.numbers == label.present;
-    if sorted && plan.time.is_none() && plan.holds_out {
+    if sorted && plan.time.is_none() {
         remarks.push(format!(
-            "the rows are sorted by {}, so the held-out rows would all have one label; shuffle the \
-             file first, or name held-out files with --evaluation",
+            "the rows are sorted by {}, so the last rows, which are held out, would all have one \
+             label; shuffle the file first",
             label.name
         ));
     }
@@ -198,8 +199,7 @@ impl ProposalPlan {
         let time = times.max_by_key(|input| input.facts.distinct);
         let time = time.map(|input| (input.facts.name.clone(), input.facts.is_sorted));
         let holds_out = wish.evaluation.is_empty();
-        // The proposed `hold_out` is 0.1.
-        let share = if holds_out { 0.9 } else { 1.0 };
+        let share = 1.0 - plan::VALIDATION - if holds_out { plan::HOLD_OUT } else { 0.0 };
         let rows = ((facts.rows as f64 * share) as u64).max(1);
         let most = if constant.is_some() { 1024 } else { 4096 };
         // An epoch has 64 to 128 steps, within the limits of the batch size.
@@ -224,8 +224,9 @@ impl ProposalPlan {
             batch_size,
             epochs,
             steps: per_epoch * epochs,
-            // The model is evaluated twice per epoch, or more often if an epoch is long.
-            evaluate_every: (per_epoch / 2).clamp(1, 20_000),
+            // The model is evaluated four times per epoch, or more often if an epoch is long.
+            evaluate_every: (per_epoch / 4).clamp(1, 20_000),
+            patience: if epochs > 8 { 24 } else { 12 },
             time,
             holds_out,
             exact_ids: facts.format != DataFormat::Npy && all <= EXACT_CATEGORIES,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::plan::{Input, PlannedLabel, ProposalPlan, Wish};
+use super::plan::{HOLD_OUT, Input, PlannedLabel, ProposalPlan, VALIDATION, Wish};
 use super::role::Role;
 use crate::facts::{FileFacts, KnownLayout};
 use crate::source::{DataFormat, DenseTransform, NumberForm};
@@ -135,11 +135,14 @@ fn training(out: &mut String, plan: &ProposalPlan) {
     line!(out, "epochs = {}", plan.epochs);
     line!(
         out,
-        "# The best checkpoint is kept, and training stops when its AUC is no longer exceeded."
+        "# The best checkpoint is kept, and training stops when its AUC on the validation rows is"
     );
+    line!(out, "# no longer exceeded.");
     line!(out, "evaluate_every = {}", plan.evaluate_every);
     line!(out, "keep_best = \"auc\"");
-    line!(out, "patience = {}", if plan.epochs > 8 { 12 } else { 6 });
+    line!(out, "patience = {}", plan.patience);
+    line!(out, "# A logistic regression on the same columns shows what the model adds to it.");
+    line!(out, "baselines = true");
     line!(out);
 }
 
@@ -180,11 +183,10 @@ fn data(out: &mut String, facts: &FileFacts, plan: &ProposalPlan, wish: &Wish) {
     line!(out, "[data]");
     line!(out, "# Paths are relative to the folder in which the command runs.");
     line!(out, "train = {}", list(&wish.train));
-    if plan.holds_out {
-        hold_out(out, plan);
-    } else {
+    if !plan.holds_out {
         line!(out, "evaluation = {}", list(&wish.evaluation));
     }
+    hold_out(out, plan);
     // Criteo's layout is detected in TSV files, but has a format of its own.
     let format = match (facts.layout, facts.format) {
         (Some(KnownLayout::Criteo), _) => DataFormat::Criteo,
@@ -208,23 +210,24 @@ fn data(out: &mut String, facts: &FileFacts, plan: &ProposalPlan, wish: &Wish) {
 }
 
 fn hold_out(out: &mut String, plan: &ProposalPlan) {
+    let which = match &plan.time {
+        Some(_) => "newest",
+        None => "last",
+    };
+    if plan.holds_out {
+        line!(out, "# The {which} tenth of the rows is held out for a test of the best checkpoint.");
+        line!(out, "# The tenth before it is for validation: it chooses the best checkpoint.");
+        line!(out, "validation = {VALIDATION}");
+        line!(out, "hold_out = {HOLD_OUT}");
+    } else {
+        line!(out, "# The {which} tenth of the training rows is for validation: it chooses the best");
+        line!(out, "# checkpoint, which is then tested on the evaluation files.");
+        line!(out, "validation = {VALIDATION}");
+    }
     match &plan.time {
-        Some((time, false)) => {
-            line!(out, "# The newest rows are held out.");
-            line!(out, "hold_out = 0.1");
-            line!(out, "hold_out_by = {}", quoted(time));
-        }
-        Some((time, true)) => {
-            line!(
-                out,
-                "# The last rows are held out. They are the newest, because {time} is ascending."
-            );
-            line!(out, "hold_out = 0.1");
-        }
-        None => {
-            line!(out, "# The last rows are held out, because no column is a time.");
-            line!(out, "hold_out = 0.1");
-        }
+        Some((time, false)) => line!(out, "hold_out_by = {}", quoted(time)),
+        Some((time, true)) => line!(out, "# The rows are already in the order of {time}."),
+        None => line!(out, "# No column is a time, so the rows keep their order."),
     }
 }
 
