@@ -240,16 +240,16 @@ def run_rowmill(args, facts, folder):
     config, run = folder / "proposed.toml", folder / "run"
     subprocess.run(["rm", "-rf", str(run), str(config)], check=True)
     call = [args.rowmill, "init", str(folder / facts["train"]), "--evaluation", str(folder / facts["test"])]
-    subprocess.run([*call, "--output", str(config), "--quiet"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*call, "--output", str(config)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     call = [args.rowmill, "train", str(config), "--run", str(run), "--threads", "1", "--format", "json"]
     for setting in args.set:
         call += ["--set", setting]
     out = subprocess.run(call, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     finished = json.loads(out.stdout.strip().splitlines()[-1])
-    best = finished["best"]
-    return best["validation"]["auc"], best["test"]["auc"], {
-        "step": best["step"],
-        "baselines": finished.get("baselines"),
+    closing = finished["closing"]
+    return closing["validation"]["auc"], closing["test"]["auc"], {
+        "step": closing["step"],
+        "baselines": closing["baselines"],
     }
 
 

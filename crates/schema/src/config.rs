@@ -158,8 +158,7 @@ impl JobConfig {
     /// Rejects shares of held-out rows that leave no training rows.
     fn check_hold_out(&self) -> Result<(), ConfigError> {
         let data = &self.data;
-        for (key, share) in
-            [("data.hold_out", data.hold_out), ("data.validation", data.validation)]
+        for (key, share) in [("data.hold_out", data.hold_out), ("data.validation", data.validation)]
         {
             if !(0.0..1.0).contains(&share) {
                 let text = format!("expected a share in [0, 1), got {share}");

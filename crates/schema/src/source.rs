@@ -310,6 +310,11 @@ impl NumberForm {
 pub enum DatePart {
     /// Time of day, from −0.5 at midnight to 0.5.
     Hour,
+    /// Sine of the time of day, whose period is a day. With the cosine, times just before and just
+    /// after midnight are near each other.
+    HourSin,
+    /// Cosine of the time of day, which is 1 at midnight and −1 at noon.
+    HourCos,
     /// Day of the week, from −0.5 on Monday to 0.5 on Sunday.
     Weekday,
     /// Day of the month, from −0.5 on the first to 0.5 on the 31st.
@@ -332,6 +337,8 @@ impl DatePart {
     pub fn name(self) -> &'static str {
         match self {
             Self::Hour => "hour",
+            Self::HourSin => "hour_sin",
+            Self::HourCos => "hour_cos",
             Self::Weekday => "weekday",
             Self::Day => "day",
             Self::Month => "month",

@@ -151,7 +151,8 @@ fn evaluate(
         let batch = loaded?.batch;
         probabilities.clear();
         predict(&batch, &mut probabilities);
-        let loss = |(p, y): (&f32, &f32)| crate::metric::cross_entropy(f64::from(*p), f64::from(*y));
+        let loss =
+            |(p, y): (&f32, &f32)| crate::metric::cross_entropy(f64::from(*p), f64::from(*y));
         let loss_sum = probabilities.iter().zip(&batch.labels).map(loss).sum();
         accumulator.push(&probabilities, &batch.labels, loss_sum);
     }
@@ -320,3 +321,6 @@ impl FirstOrderModel {
 fn sigmoid(logit: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())
 }
+
+#[cfg(test)]
+mod tests;

@@ -110,8 +110,7 @@ fn a_page_has_the_figures_with_which_its_run_ended() {
             r#"{{"samples":50,"loss":0.5,"auc":{auc},"normalized_entropy":null,"calibration":1.0,"accuracy":0.7}}"#
         )
     };
-    let held_out =
-        |auc| format!(r#""validation":{},"test":{}"#, figures(auc), figures(auc - 0.1));
+    let held_out = |auc| format!(r#""validation":{},"test":{}"#, figures(auc), figures(auc - 0.1));
     let closing = |auc| {
         format!(
             r#"{{"event":"closing","step":20,"closing":{{"step":20,"is_best":true,{},"baselines":{{"base_rate":{{{}}},"logistic_regression":null}}}}}}"#,

@@ -38,6 +38,9 @@ pub enum LeftOut {
     Unreadable,
 }
 
+/// Inputs for the time of day. Effects of the time of day are periodic, so that a model can use the
+/// sine and the cosine without hidden layers.
+const HOUR: [DatePart; 2] = [DatePart::HourSin, DatePart::HourCos];
 /// Largest number of distinct integer values with which a number is also used as a category.
 const FEW_VALUES: u64 = 1000;
 /// Distance of the greatest value from the mean, in standard deviations, above which a number has a
@@ -106,7 +109,7 @@ fn time_of(column: &ColumnFacts) -> Option<Role> {
     {
         let mut parts = vec![DatePart::Weekday];
         if time.has_clock {
-            parts.insert(0, DatePart::Hour);
+            parts.splice(..0, HOUR);
         }
         // The month is an input only if the times span more than a year.
         if time.greatest - time.least > 400.0 * DAY {
@@ -130,7 +133,7 @@ fn time_of(column: &ColumnFacts) -> Option<Role> {
     }
     let mut parts = vec![DatePart::Weekday];
     if is_stamp {
-        parts.insert(0, DatePart::Hour);
+        parts.splice(..0, HOUR);
     }
     Some(Role::Time { format: None, parts })
 }

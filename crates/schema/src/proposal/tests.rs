@@ -60,11 +60,8 @@ fn roles(columns: Vec<ColumnFacts>) -> Vec<String> {
 
 #[test]
 fn integers_that_leave_gaps_are_categories_too() {
-    let counts = ColumnFacts {
-        mean: 50.0,
-        deviation: 500.0,
-        ..integers("impressions", 800, 0.0, 24_052.0)
-    };
+    let counts =
+        ColumnFacts { mean: 50.0, deviation: 500.0, ..integers("impressions", 800, 0.0, 24_052.0) };
     let got = roles(vec![
         label(),
         integers("C14", 800, 375.0, 24_052.0),

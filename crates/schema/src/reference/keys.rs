@@ -28,7 +28,7 @@ const OPTIMIZERS: &[&str] = &names!(Optimizer);
 const FORMATS: &[&str] = &names!(DataFormat);
 const LAYOUTS: &[&str] = &names!(LayoutKind);
 const LAWS: &[&str] = &["uniform", "zipf", "reuse"];
-const PARTS: &[&str] = &["hour", "weekday", "day", "month", "year", "age"];
+const PARTS: &[&str] = &["hour", "hour_sin", "hour_cos", "weekday", "day", "month", "year", "age"];
 
 const fn key(
     path: &'static str,
@@ -412,8 +412,9 @@ pub const KEYS: &[ConfigKey] = &[
             "{ column = \"price\", number = \"money\", transform = \"log1p\" }",
         ),
     optional("data.dense[].parts", Choices(PARTS), "").or("[\"hour\", \"weekday\", \"age\"]").says(
-        "Parts of a time that transform = \"datetime\" uses, each as a separate input. age: the \
-         time before the newest training row.",
+        "Parts of a time that transform = \"datetime\" uses, each as a separate input. hour_sin, \
+         hour_cos: sine and cosine of the time of day, so that midnight is no break. age: the time \
+         before the newest training row.",
         "{ column = \"time\", transform = \"datetime\", parts = [\"hour\", \"age\"] }",
     ),
     optional(

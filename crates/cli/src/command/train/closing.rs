@@ -191,10 +191,14 @@ fn list_remedies(config: &JobConfig) -> Vec<&'static str> {
     let remedies = [
         (training.keep_best.is_none(), "training.keep_best with evaluate_every"),
         (config.data.validation == 0.0, "data.validation"),
-        (!config.model.tables.is_empty() && optimizer.sparse.weight_decay == 0.0,
-            "weight decay of the tables (optimizer.sparse.weight_decay)"),
-        (optimizer.dense.weight_decay == 0.0,
-            "weight decay of the layers (optimizer.dense.weight_decay)"),
+        (
+            !config.model.tables.is_empty() && optimizer.sparse.weight_decay == 0.0,
+            "weight decay of the tables (optimizer.sparse.weight_decay)",
+        ),
+        (
+            optimizer.dense.weight_decay == 0.0,
+            "weight decay of the layers (optimizer.dense.weight_decay)",
+        ),
         (config.model.top.len() > 1, "fewer layers (model.top)"),
         (true, "more training rows"),
     ];
