@@ -6,18 +6,18 @@
 //! - Columns that are constant, empty or different in every row are left out.
 //! - A time column selects the held-out rows, and gives hour and weekday as inputs.
 //! - Text, integers that are identifiers, and integers with few values become categories. A number
-//!   with up to 1,000 integer values is both a number and a category, and so are integers that leave
-//!   gaps where a measurement would not.
+//!   with up to 1,000 integer values is both a number and a category, and so are integers that
+//!   leave gaps where a measurement would not.
 //! - If no column is a number, the dense input is the constant 1. The bottom MLP turns it into a
 //!   learned vector, whose products with the rows of the tables are biases of their ids, as in a
 //!   factorization machine (Rendle, ICDM 2010). Weight decay keeps the vectors small.
 //! - Numbers are standardized. Amounts and counts with a long tail are transformed by a logarithm.
 //! - With numbers, the vectors of all columns are concatenated, and an MLP is trained on them. On
-//!   the made-up files of `bench/compare/first_model.py`, this ranks files with main effects as well
-//!   as a logistic regression does, while the dot interaction falls behind it.
+//!   the made-up files of `bench/compare/first_model.py`, this is nearer to a logistic regression
+//!   where columns act alone than the dot interaction is.
 //! - Without numbers, the interaction is the dot product. The embedding dimension is then the power
-//!   of two at or below 6·n^¼, from 8 to 32, where n is the number of categories of the largest table
-//!   (DCN, arXiv:1708.05123, section 4.1).
+//!   of two at or below 6·n^¼, from 8 to 32, where n is the number of categories of the largest
+//!   table (DCN, arXiv:1708.05123, section 4.1).
 
 mod error;
 mod label;
@@ -187,11 +187,11 @@ fn named(facts: &FileFacts) -> FileFacts {
 const EXACT_CATEGORIES: u64 = 40_000_000;
 
 /// Embedding dimension of a model with numbers. On development seed 1 of
-/// `bench/compare/first_model.py`, the test AUC with the dimensions 4 and 8 was 0.6561 and 0.6593 on
-/// `many_categories`, 0.8474 and 0.8492 on `few_rows`, and 0.6789 and 0.7015 on `interactions`.
+/// `bench/compare/first_model.py`, the test AUC with the dimensions 4 and 8 was 0.6561 and 0.6593
+/// on `many_categories`, 0.8474 and 0.8492 on `few_rows`, and 0.6789 and 0.7015 on `interactions`.
 const DIM: usize = 8;
-/// Passes over files of fewer than two million rows, for a model with numbers. On the same seed, the
-/// test AUC after 4 and 8 passes was 0.6593 and 0.6571 on `many_categories`, 0.6889 and 0.6834 on
+/// Passes over files of fewer than two million rows, for a model with numbers. On the same seed,
+/// the test AUC after 4 and 8 passes was 0.6593 and 0.6571 on `many_categories`, 0.6889 and 0.6834 on
 /// `ecommerce`, and 0.7564 and 0.7557 on `main_effects`, but 0.7015 and 0.7613 on `interactions`.
 const EPOCHS: u64 = 4;
 

@@ -403,8 +403,8 @@ impl Inputs {
     }
 
     /// Opens the evaluation data of the job. The data are the job's own evaluation files, which are
-    /// prepared now, or held-out rows of the training data that are not used for validation. Returns
-    /// `None` if there are neither.
+    /// prepared now, or held-out rows of the training data that are not used for validation.
+    /// Returns `None` if there are neither.
     pub fn evaluation(
         &self,
         session: &Session,

@@ -24,8 +24,8 @@ const EPOCHS: u64 = 8;
 /// Number of samples after which no further pass begins. A pass over this many samples of forty
 /// columns takes seconds.
 const SAMPLES: u64 = 10_000_000;
-/// Largest number of rows of all tables for which a logistic regression is fitted. It takes 56 bytes
-/// per row, which is less than the model itself needed.
+/// Largest number of rows of all tables for which a logistic regression is fitted. It takes 52
+/// bytes per row.
 const ROWS_MAX: u64 = 20_000_000;
 const BATCH_SIZE: usize = 4096;
 
@@ -66,12 +66,12 @@ pub struct HeldOutFigures {
 pub struct Baselines {
     /// Predicts the mean label of the training rows for every sample.
     pub base_rate: HeldOutFigures,
-    /// `None` if the tables have too many rows.
+    /// The logistic regression, or `None` if the tables have too many rows.
     pub logistic_regression: Option<HeldOutFigures>,
 }
 
-/// Fits the baselines for the model of `config`. Calls `observe` with the number of training samples
-/// that were read, and their total number.
+/// Fits the baselines for the model of `config`. Calls `observe` with the number of training
+/// samples that were read, and their total number.
 ///
 /// # Errors
 /// Returns [`Error::Data`] if rows cannot be read.

@@ -208,7 +208,7 @@ fn init_reads_parquet_with_times() {
         column("label", ColumnValues::Unsigned(labels.collect())),
     ];
     let bytes = encode_table(Path::new("rows.parquet"), columns).unwrap();
-    let expected = ["format = \"parquet\"", "name = \"city\"", "because created is ascending"];
+    let expected = ["format = \"parquet\"", "name = \"city\"", "in the order of created"];
     check("rows.parquet", bytes, &expected);
 }
 

@@ -185,8 +185,8 @@ fn number(column: &ColumnFacts, form: NumberForm) -> Role {
 /// Whether the integers of a column leave gaps although there are enough rows to fill them, as
 /// identifiers do. For example, Avazu's C14 has 2,626 values between 375 and 24,052.
 ///
-/// A measurement fills the integers within two standard deviations of its mean. Of `n` rows over `w`
-/// equally likely integers, `w (1 − e^(−n/w))` are expected to occur.
+/// A measurement fills the integers within two standard deviations of its mean. Of `n` rows over
+/// `w` equally likely integers, `w (1 − e^(−n/w))` are expected to occur.
 fn leaves_gaps(column: &ColumnFacts) -> bool {
     /// Rows per category that are needed to learn its table row.
     const ROWS_PER_CATEGORY: u64 = 10;

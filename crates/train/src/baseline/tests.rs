@@ -65,6 +65,7 @@ fn weak_penalties_give_the_share_of_each_category_and_strong_ones_shrink_it() {
         }
     };
     check(0, [0.9, 0.5, 0.2]);
-    // The minimum of the penalized loss with strength 100, found by gradient descent on all samples.
+    // The minimum of the penalized loss with strength 100, found by gradient descent on all
+    // samples.
     check(LANES - 1, [0.711, 0.519, 0.370]);
 }

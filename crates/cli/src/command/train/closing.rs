@@ -1,5 +1,5 @@
-//! The end of a run: the figures of its best checkpoint on validation and test rows, beside those of
-//! simple baselines.
+//! The end of a run: the figures of its best checkpoint on validation and test rows, beside those
+//! of simple baselines.
 
 use std::ops::Range;
 use std::path::Path;
