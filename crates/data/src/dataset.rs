@@ -120,8 +120,8 @@ impl Dataset {
         (0..cut, cut..self.rows())
     }
 
-    /// Divides `held_out` rows of [`Self::split`] into rows for validation and, after them, rows for
-    /// a test.
+    /// Divides `held_out` rows of [`Self::split`] into rows for validation and, after them, rows
+    /// for a test.
     #[must_use]
     pub fn split_held_out(
         &self,
