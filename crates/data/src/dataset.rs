@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use schema::source::HoldOut;
+
 use crate::dataset::fitted::Fitted;
 use crate::dataset::manifest::Manifest;
 use crate::dataset::part::PartReader;
@@ -116,6 +118,23 @@ impl Dataset {
         };
         let cut = self.rows() - held_out;
         (0..cut, cut..self.rows())
+    }
+
+    /// Divides `held_out` rows of [`Self::split`] into rows for validation and, after them, rows
+    /// for a test.
+    #[must_use]
+    pub fn split_held_out(
+        &self,
+        held_out: Range<u64>,
+        shares: HoldOut,
+    ) -> (Range<u64>, Range<u64>) {
+        let validation = match self.inner.manifest.validation {
+            _ if shares.test == 0.0 => u64::MAX,
+            Some(rows) if shares.validation > 0.0 => rows,
+            _ => held_out_rows(self.rows(), shares.validation),
+        };
+        let cut = held_out.start.saturating_add(validation).min(held_out.end);
+        (held_out.start..cut, cut..held_out.end)
     }
 
     /// Counts the ids of each categorical column over all rows.

@@ -21,7 +21,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use schema::source::IdMode;
+use schema::source::{HoldOut, IdMode};
 
 use crate::dataset::fitted::{Applier, Fitted};
 use crate::dataset::prepared_rows::PreparedRows;
@@ -41,7 +41,7 @@ use crate::prepare::fit::{CategoricalCheck, FitPlan, Fitter};
 use crate::prepare::request::PrepareRequest;
 use crate::prepare::resume::StagingFolder;
 use crate::prepare::shape::DataShape;
-use crate::prepare::time_split::{SideFilter, SplitSide, TimeCollector, TimeSide};
+use crate::prepare::time_split::{PartFilter, TimeCollector, TimePart};
 use crate::prepare::writer::{DatasetNotes, DatasetWriter, WriterOptions};
 use crate::scan::ScanInputs;
 use crate::scan::progress::{DataProgress, ProgressMeter};
@@ -91,7 +91,7 @@ pub fn prepare_memory(shape: &DataShape, ids: IdMode, threads: usize) -> u64 {
 /// # Cost
 /// Reads the inputs once. Standardized columns or exact ids take one more pass, and before it
 /// another pass to count rows if `hold_out` is not 0. Splitting by time takes one pass to find the
-/// cut and one for each side. Memory is bounded by the row groups in flight, below 1 GiB for any
+/// cuts and one for each part. Memory is bounded by the row groups in flight, below 1 GiB for any
 /// input. Counting for exact ids spills to temporary files beside `out` if `data.ids.memory_mib` is
 /// not enough.
 /// # Errors
@@ -135,10 +135,12 @@ pub fn prepare(
         None => FitPlan::new(&unfitted(), &wanted, &is_list),
     };
     let mut fitted = given_state.unwrap_or_else(unfitted);
-    // A split by time takes a pass to find the cut, and one pass for each side.
+    let shares = held_out_shares(request);
+    let parts = 1 + u64::from(shares.validation > 0.0) + u64::from(shares.test > 0.0);
+    // A split by time takes a pass to find the cuts, and one pass for each part.
     let passes = match (&plan, &wanted.time) {
-        (None, Some(_)) => 3,
-        (Some(_), Some(_)) => 4,
+        (None, Some(_)) => 1 + parts,
+        (Some(_), Some(_)) => 2 + parts,
         (None, None) => 1,
         (Some(_), None) if request.hold_out == 0.0 => 2,
         (Some(_), None) => 3,
@@ -147,9 +149,12 @@ pub fn prepare(
     let mut meter = ProgressMeter::new(request.config.format, request.inputs, passes, progress)?
         .with_origins(Arc::clone(staging.origins()));
     let names = wanted.categorical.iter().map(|column| &column.column);
-    let columns = RowSplit { categorical: CategoricalCheck::new(names, &is_list), cut: None };
-    let cut = wanted.time.as_ref().map(|_| find_cut(request, &source, &mut meter, &columns));
-    let columns = RowSplit { cut: cut.transpose()?, ..columns };
+    let categorical = CategoricalCheck::new(names, &is_list);
+    let parts = match wanted.time {
+        None => Vec::new(),
+        Some(_) => TimePart::between(&find_cuts(shares, &source, &mut meter, &categorical)?),
+    };
+    let columns = RowSplit { categorical, parts };
     if let Some(plan) = &plan {
         fit_transforms(request, &source, &mut meter, plan, &columns, &mut fitted)?;
         staging.keep_fitted(&fitted)?;
@@ -162,33 +167,35 @@ pub fn prepare(
     written
 }
 
-/// The properties that every row is checked against, and the time from which rows are held out, if
-/// any.
+/// The properties that every row is checked against, and the parts of a split by time, if any.
 struct RowSplit {
     categorical: CategoricalCheck,
-    cut: Option<f64>,
+    /// The training rows, followed by the held-out ones.
+    parts: Vec<TimePart>,
 }
 
-impl RowSplit {
-    fn part(&self, side: SplitSide) -> Option<TimeSide> {
-        self.cut.map(|cut| TimeSide { cut, side })
-    }
+/// Returns the shares of the rows that are held out.
+fn held_out_shares(request: &PrepareRequest<'_>) -> HoldOut {
+    let validation = request.config.validation.min(request.hold_out);
+    let test = request.hold_out - validation;
+    // The sum of two shares minus one of them is not exactly the other one.
+    HoldOut { validation, test: if test < 1e-9 { 0.0 } else { test } }
 }
 
-/// Finds the time from which on rows are held out. The search takes 8 bytes of memory per row.
-fn find_cut(
-    request: &PrepareRequest<'_>,
+/// Finds the times at which the rows are cut. The search takes 8 bytes of memory per row.
+fn find_cuts(
+    shares: HoldOut,
     source: &ScanInputs<'_>,
     meter: &mut ProgressMeter<'_>,
-    columns: &RowSplit,
-) -> Result<f64, Error> {
+    categorical: &CategoricalCheck,
+) -> Result<Vec<f64>, Error> {
     let mut times = Vec::new();
-    let new_sink = || TimeCollector::new(&columns.categorical);
+    let new_sink = || TimeCollector::new(categorical);
     source.scan(meter, new_sink, |mut block| {
         times.append(&mut block.sink.times);
         Ok(())
     })?;
-    time_split::find_cut(times, request.hold_out)
+    time_split::find_cuts(times, shares)
 }
 
 fn fit_transforms(
@@ -202,7 +209,7 @@ fn fit_transforms(
     let hold_out = request.hold_out;
     let mut rows = u64::MAX;
     // The last rows are held out, so the rows are counted before any row is fitted.
-    if hold_out != 0.0 && columns.cut.is_none() {
+    if hold_out != 0.0 && columns.parts.is_empty() {
         let mut all = 0;
         source.scan(
             meter,
@@ -219,8 +226,8 @@ fn fit_transforms(
     folder.push(".counting");
     let mut fitting = Fitter::new(plan, fitted.ids, rows, folder.into());
     let pass = meter.pass();
-    let training = columns.part(SplitSide::Training);
-    let new_sink = || SideFilter::new(plan.sample(), training, &columns.categorical);
+    let training = columns.parts.first().copied();
+    let new_sink = || PartFilter::new(plan.sample(), training, &columns.categorical);
     source.scan(meter, new_sink, |block| fitting.take(&block.sink.inner, &pass))?;
     fitting.finish(plan, fitted)
 }
@@ -240,33 +247,34 @@ fn write_dataset(
     let from = staging.resume_point().cloned();
     let origins = Arc::clone(staging.origins());
     let mut writer = DatasetWriter::resume(request.out, staging, &fitted, is_list, options)?;
-    let parts: Vec<Option<TimeSide>> = match columns.cut {
-        None => vec![None],
-        Some(_) => {
-            [SplitSide::Training, SplitSide::HeldOut].map(|side| columns.part(side)).to_vec()
-        }
+    let is_split = !columns.parts.is_empty();
+    let parts: Vec<Option<TimePart>> = match is_split {
+        false => vec![None],
+        true => columns.parts.iter().copied().map(Some).collect(),
     };
-    let (mut losses, mut held_out) = (None, columns.cut.map(|_| 0));
+    let (mut losses, mut part_rows) = (None, Vec::new());
     for part in parts {
         let new_sink = || {
             let transformed = Transformed::new(&applier, &fitted, is_list);
-            SideFilter::new(transformed, part, &columns.categorical)
+            PartFilter::new(transformed, part, &columns.categorical)
         };
+        let mut written = 0;
         let pass_losses = source.scan_from(from.as_ref(), meter, new_sink, |block, mark| {
             let rows = &block.sink.inner.rows;
-            match (part, &mut held_out) {
-                (Some(TimeSide { side: SplitSide::HeldOut, .. }), Some(count)) => {
-                    *count += rows.len() as u64;
-                }
-                (Some(_), _) => {}
-                // With two passes over each input, a position does not identify the rows written so
-                // far.
-                (None, _) => mark.into_iter().for_each(|mark| writer.note_resume_point(mark)),
+            written += rows.len() as u64;
+            // With several passes over each input, a position does not identify the rows written so
+            // far.
+            if !is_split {
+                mark.into_iter().for_each(|mark| writer.note_resume_point(mark));
             }
             writer.push(rows)
         })?;
+        part_rows.push(written);
         losses.get_or_insert(pass_losses);
     }
+    let held_out = is_split.then(|| part_rows[1..].iter().sum());
+    // With a single held-out part, the caller knows whether it is for validation.
+    let validation = (part_rows.len() > 2).then(|| part_rows[1]);
     let losses = losses.unwrap_or_default();
     drop(applier);
     let record = DatasetNotes {
@@ -274,6 +282,7 @@ fn write_dataset(
         fitted,
         losses: losses.clone(),
         held_out,
+        validation,
         generator: request.generator.clone(),
     };
     let dataset = writer.finish(record)?;

@@ -9,8 +9,9 @@ mod verdict;
 use serde::Deserialize;
 
 pub use page_data::{
-    ByGroup, EvaluationAt, EvaluationFigures, LogInterval, RankPlacement, SavedCheckpoint,
-    TableUse, TableView, TrainingOutcome, TrainingReport, TrainingVerdict,
+    BaselinesView, ByGroup, ClosingView, EvaluationAt, EvaluationFigures, HeldOutView, LogInterval,
+    RankPlacement, SavedCheckpoint, TableUse, TableView, TrainingOutcome, TrainingReport,
+    TrainingVerdict,
 };
 
 /// Maximum number of points of a curve, which exceeds the number of pixels of a plot.
@@ -51,6 +52,9 @@ enum LogLine {
         tables: serde_json::Map<String, serde_json::Value>,
     },
     Checkpoint(SavedCheckpoint),
+    Closing {
+        closing: ClosingView,
+    },
     #[serde(other)]
     Other,
 }
@@ -72,6 +76,8 @@ pub fn build_report(lines: &str, about: &About) -> TrainingReport {
                 }
             }
             Ok(LogLine::Checkpoint(checkpoint)) => report.checkpoints.push(checkpoint),
+            // A run that was resumed has ended several times, and the last time counts.
+            Ok(LogLine::Closing { closing }) => report.closing = Some(closing),
             Ok(LogLine::Other) => {}
             Err(_) => report.lines_lost += 1,
         }
@@ -110,6 +116,7 @@ fn empty(about: &About) -> TrainingReport {
         lines_per_point: 1,
         evaluations: Vec::new(),
         checkpoints: Vec::new(),
+        closing: None,
         tables: about.tables.iter().map(view).collect(),
         placement: about.placement,
         lines_lost: 0,

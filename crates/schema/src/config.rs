@@ -152,9 +152,26 @@ impl JobConfig {
             return Err(ConfigError::shape("optimizer.row_scope", text));
         }
         self.synthetic.check(&self.model.tables)?;
-        if !(0.0..1.0).contains(&self.data.hold_out) {
-            let text = format!("expected a share in [0, 1), got {}", self.data.hold_out);
-            return Err(ConfigError::shape("data.hold_out", text));
+        self.check_hold_out()
+    }
+
+    /// Rejects shares of held-out rows that leave no training rows.
+    fn check_hold_out(&self) -> Result<(), ConfigError> {
+        let data = &self.data;
+        for (key, share) in [("data.hold_out", data.hold_out), ("data.validation", data.validation)]
+        {
+            if !(0.0..1.0).contains(&share) {
+                let text = format!("expected a share in [0, 1), got {share}");
+                return Err(ConfigError::shape(key, text));
+            }
+        }
+        let total = data.held_out_shares().total();
+        if total >= 1.0 {
+            let text = format!(
+                "expected less than 1 together with data.hold_out, because the rest is trained on, \
+                 got {total}"
+            );
+            return Err(ConfigError::shape("data.validation", text));
         }
         Ok(())
     }

@@ -17,6 +17,11 @@ pub struct DataConfig {
     /// Held-out files. If the list is empty, the share `hold_out` of the training data is held out.
     #[serde(default)]
     pub evaluation: Vec<String>,
+    /// Share of the training data that is held out for validation, before the rows of `hold_out`.
+    /// If it is above 0, the run chooses its best checkpoint by these rows, and uses the other
+    /// held-out rows only once, to test that checkpoint.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub validation: f64,
     /// Share at the end of the training data that is held out if `evaluation` names no file.
     #[serde(default = "default_hold_out")]
     pub hold_out: f64,
@@ -60,6 +65,33 @@ pub struct DataConfig {
 
 fn default_hold_out() -> f64 {
     0.1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(share: &f64) -> bool {
+    *share == 0.0
+}
+
+/// Shares of the training data that are not trained on. The rows for validation come before those
+/// for the test.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HoldOut {
+    pub validation: f64,
+    pub test: f64,
+}
+
+impl HoldOut {
+    /// Holds out a share for a test, and nothing for validation.
+    #[must_use]
+    pub fn for_test(share: f64) -> Self {
+        Self { validation: 0.0, test: share }
+    }
+
+    /// Returns the share of all held-out rows.
+    #[must_use]
+    pub fn total(self) -> f64 {
+        self.validation + self.test
+    }
 }
 
 /// The format of an input file.
@@ -278,6 +310,11 @@ impl NumberForm {
 pub enum DatePart {
     /// Time of day, from −0.5 at midnight to 0.5.
     Hour,
+    /// Sine of the time of day, whose period is a day. With the cosine, times just before and just
+    /// after midnight are near each other.
+    HourSin,
+    /// Cosine of the time of day, which is 1 at midnight and −1 at noon.
+    HourCos,
     /// Day of the week, from −0.5 on Monday to 0.5 on Sunday.
     Weekday,
     /// Day of the month, from −0.5 on the first to 0.5 on the 31st.
@@ -300,6 +337,8 @@ impl DatePart {
     pub fn name(self) -> &'static str {
         match self {
             Self::Hour => "hour",
+            Self::HourSin => "hour_sin",
+            Self::HourCos => "hour_cos",
             Self::Weekday => "weekday",
             Self::Day => "day",
             Self::Month => "month",
@@ -434,6 +473,7 @@ impl DataConfig {
         Self {
             train: Vec::new(),
             evaluation: Vec::new(),
+            validation: 0.0,
             hold_out: default_hold_out(),
             hold_out_by: None,
             format,
@@ -448,6 +488,14 @@ impl DataConfig {
             ids: IdMode::Modulo,
             table_rows: BTreeMap::new(),
         }
+    }
+
+    /// Returns the shares of the training data that are held out. Nothing is held out for a test if
+    /// `evaluation` names files.
+    #[must_use]
+    pub fn held_out_shares(&self) -> HoldOut {
+        let test = if self.evaluation.is_empty() { self.hold_out } else { 0.0 };
+        HoldOut { validation: self.validation, test }
     }
 
     /// Expands ranges of column names, and splits each time column into its parts.

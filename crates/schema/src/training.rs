@@ -69,6 +69,9 @@ pub struct TrainingConfig {
     /// Number of evaluations in a row without an improvement after which training stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience: Option<u64>,
+    /// Whether to fit simple models on the same rows at the end of training, for comparison.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub baselines: bool,
     /// Feature whose ids group the held-out samples for an AUC within groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auc_by: Option<String>,

@@ -320,13 +320,24 @@ pub fn report_ids(session: &Session, config: &DataConfig, losses: &Losses) {
 }
 
 /// A dataset, with the range of its rows to use.
-type InputRows = (Arc<Dataset>, Range<u64>);
+pub type InputRows = (Arc<Dataset>, Range<u64>);
 
 /// The training data of a job, with the range of its rows that are held out.
 pub struct Inputs {
     pub train: Arc<Dataset>,
     pub train_rows: Range<u64>,
-    held_out: Range<u64>,
+    /// Rows that are held out for validation and for a test.
+    validation: Range<u64>,
+    test: Range<u64>,
+}
+
+/// The held-out rows of a run, by their use.
+#[derive(Clone, Debug, Default)]
+pub struct HeldOutRows {
+    /// Rows that the run evaluates repeatedly, and by which it chooses its best checkpoint.
+    pub validation: Option<InputRows>,
+    /// Rows that are evaluated once, at the end. `None` unless `data.validation` is above 0.
+    pub test: Option<InputRows>,
 }
 
 /// Opens the training data of a job. Data that is not prepared yet is prepared in the folder
@@ -337,19 +348,20 @@ pub fn prepare_training_data(
     cache: &Path,
     strictness: Strictness,
 ) -> Result<Inputs, Error> {
-    let hold_out = if config.evaluation.is_empty() { config.hold_out } else { 0.0 };
+    let shares = config.held_out_shares();
     let source = InputSource {
         paths: &config.train,
         config,
         fitted: None,
-        hold_out,
+        hold_out: shares.total(),
         cache,
         strictness,
         generator: None,
     };
     let train = Arc::new(dataset(session, &source)?);
-    let (train_rows, held_out) = train.split(hold_out);
-    Ok(Inputs { train, train_rows, held_out })
+    let (train_rows, held_out) = train.split(shares.total());
+    let (validation, test) = train.split_held_out(held_out, shares);
+    Ok(Inputs { train, train_rows, validation, test })
 }
 
 impl Inputs {
@@ -373,8 +385,26 @@ impl Inputs {
         Ok(())
     }
 
+    /// Opens the held-out rows of the job, and prepares its evaluation files if it names any.
+    pub fn held_out(
+        &self,
+        session: &Session,
+        config: &DataConfig,
+        cache: &Path,
+        strictness: Strictness,
+    ) -> Result<HeldOutRows, Error> {
+        let test = self.evaluation(session, config, cache, strictness)?;
+        if config.validation == 0.0 {
+            return Ok(HeldOutRows { validation: test, test: None });
+        }
+        let rows = self.validation.clone();
+        let validation = (!rows.is_empty()).then(|| (Arc::clone(&self.train), rows));
+        Ok(HeldOutRows { validation, test })
+    }
+
     /// Opens the evaluation data of the job. The data are the job's own evaluation files, which are
-    /// prepared now, or held-out rows of the training data. Returns `None` if there are neither.
+    /// prepared now, or held-out rows of the training data that are not used for validation.
+    /// Returns `None` if there are neither.
     pub fn evaluation(
         &self,
         session: &Session,
@@ -383,8 +413,8 @@ impl Inputs {
         strictness: Strictness,
     ) -> Result<Option<InputRows>, Error> {
         if config.evaluation.is_empty() {
-            let held_out = self.held_out.clone();
-            return Ok((!held_out.is_empty()).then(|| (Arc::clone(&self.train), held_out)));
+            let test = self.test.clone();
+            return Ok((!test.is_empty()).then(|| (Arc::clone(&self.train), test)));
         }
         let source = InputSource {
             paths: &config.evaluation,

@@ -5,7 +5,7 @@
 use data::{ColumnShape, DataShape};
 use device::Cpu;
 use device::backend::Cuda;
-use schema::source::IdMode;
+use schema::source::{HoldOut, IdMode};
 use schema::{JobConfig, Rank, Schedule};
 use serde::Serialize;
 use train::memory::{self, MemoryEstimate, MemoryPart, RawData, RunShape, WeightSource};
@@ -52,7 +52,7 @@ impl DataSize {
         let trained = preparation == Preparation::Needed;
         if data.evaluation.is_empty() {
             let raw = if trained { RawData::Training } else { RawData::Neither };
-            return Ok(Self::new(train, data.hold_out, raw));
+            return Ok(Self::new(train, data.held_out_shares(), raw));
         }
         let (evaluation, preparation) = input::probe(&data.evaluation, data, most)?;
         let raw = match (trained, preparation) {
@@ -62,7 +62,10 @@ impl DataSize {
             (false, Preparation::Done) => RawData::Neither,
         };
         let rows = evaluation.rows;
-        Ok(Self { evaluation: Some((evaluation, rows)), ..Self::new(train, 0.0, raw) })
+        let split = Self::new(train, data.held_out_shares(), raw);
+        // Evaluation files that are used only once, at the end, need no memory during the training.
+        let held_out = split.evaluation.clone().unwrap_or((evaluation, rows));
+        Ok(Self { evaluation: Some(held_out), ..split })
     }
 
     /// Replaces the estimates by the exact sizes of the prepared training data.
@@ -102,21 +105,24 @@ impl DataSize {
             vocabulary: 0,
             text_row_bytes: 0.0,
         };
-        Self::new(train, 0.0, RawData::Neither)
+        Self::new(train, HoldOut::default(), RawData::Neither)
     }
 
     fn describe_generated(job: &JobConfig, rows: u64, session: &Session) -> Result<Self, Error> {
         let config = synthetic::config_for(job, rows, synthetic::SEED)?;
         let shape = DataShape::from_synthetic(&config);
         let generation = data::synthetic::estimate_memory(&config, session.threads);
-        let size = Self::new(shape, job.data.hold_out, RawData::Training);
+        let size = Self::new(shape, job.data.held_out_shares(), RawData::Training);
         Ok(Self { generation, ..size })
     }
 
     /// Creates the sizes of a run whose held-out rows are the last rows of the training data.
-    fn new(train: DataShape, hold_out: f64, raw: RawData) -> Self {
-        let held_out = (train.rows as f64 * hold_out) as u64;
-        let evaluation = (held_out > 0).then(|| (train.clone(), held_out));
+    fn new(train: DataShape, shares: HoldOut, raw: RawData) -> Self {
+        let rows = |share: f64| (train.rows as f64 * share) as u64;
+        let held_out = rows(shares.total());
+        // With rows for validation, the run evaluates only these.
+        let evaluated = if shares.validation > 0.0 { rows(shares.validation) } else { held_out };
+        let evaluation = (evaluated > 0).then(|| (train.clone(), evaluated));
         Self { train_rows: train.rows - held_out, train, evaluation, raw, generation: 0 }
     }
 }

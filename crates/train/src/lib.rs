@@ -4,6 +4,7 @@
 //! The crate does not write to the terminal and does not choose sharding plans. The caller renders
 //! events and provides the plan.
 
+pub mod baseline;
 pub mod checkpoint;
 pub mod context;
 pub mod dense;

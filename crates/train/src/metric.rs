@@ -248,7 +248,7 @@ fn sum(samples: &[u64]) -> MetricSums {
 /// Computes −y ln p − (1 − y) ln(1 − p). `p` is clamped to the range in which an f32 probability is
 /// meaningful, so a sigmoid that rounded to 0 or 1 counts as the smallest normal f32 or as half a
 /// step below 1.
-fn cross_entropy(p: f64, y: f64) -> f64 {
+pub(crate) fn cross_entropy(p: f64, y: f64) -> f64 {
     const HIGHEST: f64 = 1.0 - f32::EPSILON as f64 / 4.0;
     // `clamp` passes NaN through, so the metrics of a diverged model are NaN.
     let p = p.clamp(f64::from(f32::MIN_POSITIVE), HIGHEST);

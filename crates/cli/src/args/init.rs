@@ -21,8 +21,8 @@ pub struct Init {
     /// Training files with the same columns, or folders of them
     #[arg(required = true)]
     pub files: Vec<String>,
-    /// Held-out files [default: the newest tenth of the rows by a time column, or else the last
-    /// tenth]
+    /// Test files, evaluated once, at the end of training [default: the newest tenth of the rows by
+    /// a time column, or else the last tenth]
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub evaluation: Vec<String>,
     /// The column to predict [default: chosen by name and values]

@@ -104,14 +104,11 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
     }
     let begin = if request.restart { Begin::Restart } else { Begin::Resume };
     let started = std::time::Instant::now();
-    // If the configuration names evaluation files, no training rows need to be held out.
-    let hold_out =
-        if job.config.data.evaluation.is_empty() { job.config.data.hold_out } else { 0.0 };
     let source = input::InputSource {
         paths: &request.inputs,
         config: &job.config.data,
         fitted: None,
-        hold_out,
+        hold_out: job.config.data.held_out_shares().total(),
         cache: &request.out,
         strictness: input::strictness(request.malformed),
         generator: None,

@@ -134,9 +134,10 @@ fn prepare_held_out<B: Backend>(
         let evaluation = inputs.evaluation(session, config, &cache, strictness)?;
         let (dataset, rows) = evaluation.ok_or(UsageError::NoEvaluation)?;
         // Only a checkpoint that has a fingerprint of its held-out rows can be compared with the
-        // present rows.
+        // present rows. With rows for validation, the fingerprint is theirs.
+        let is_recorded = config.validation == 0.0 || config.evaluation.is_empty();
         let (trained, now) = (scorer.data().held_out, dataset.manifest().fingerprint());
-        if trained.is_some() && trained != now {
+        if is_recorded && trained.is_some() && trained != now {
             session.console.warn(
                 "the held-out rows have changed since the training run, so the figures cannot be \
                  compared with those of the run",

@@ -11,7 +11,9 @@ use ::device::cpu::Bf16Products;
 use data::{Begin, IdsOutside, Strictness};
 use schema::source::OutOfRange;
 use schema::unit::counted;
-use schema::{Figure, HostLayout, Interaction, Precision, Schedule, ShardingPlan, TrainingConfig};
+use schema::{
+    Figure, HostLayout, Interaction, JobConfig, Precision, Schedule, ShardingPlan, TrainingConfig,
+};
 use serde::Serialize;
 use train::memory::WeightSource;
 use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, total_steps};
@@ -32,6 +34,7 @@ use setup::shell::quoted;
 use setup::{Session, checkpoint, generated_rows, input, record, rows, synthetic};
 use setup::{interrupt, output};
 
+mod closing;
 mod metrics;
 mod observe;
 mod processes;
@@ -42,6 +45,8 @@ mod tiling;
 mod timing;
 
 pub use observe::Observer;
+
+use closing::{ClosingFigures, FitRequest};
 
 /// The last line of the JSON output of a run.
 #[derive(Debug, Serialize)]
@@ -59,6 +64,8 @@ struct FinishedLine<'a> {
     #[serde(serialize_with = "render::path_text_or_null")]
     checkpoint: Option<&'a Path>,
     best: Option<BestCheckpoint<'a>>,
+    /// Figures of the best checkpoint, or of the last one, with those of the baselines.
+    closing: Option<&'a ClosingFigures>,
     out_of_patience: bool,
     interrupted: bool,
     seconds: f64,
@@ -76,8 +83,9 @@ struct BestCheckpoint<'a> {
 
 impl<'a> FinishedLine<'a> {
     /// Collects the content of the line from the outcome of a run.
-    fn new(outcome: &'a RunOutcome) -> Self {
+    fn new(outcome: &'a RunOutcome, closing: Option<&'a ClosingFigures>) -> Self {
         Self {
+            closing,
             event: "finished",
             step: outcome.step,
             samples: outcome.samples,
@@ -388,7 +396,13 @@ fn train_on(
         );
     }
     let data = &prepared.request().config.data;
-    let evaluation = inputs.evaluation(session, data, &cache, strictness)?;
+    let held_out = inputs.held_out(session, data, &cache, strictness)?;
+    if prepared.request().config.training.baselines && held_out.validation.is_none() {
+        session.console.warn(
+            "training.baselines: no rows are held out on which baselines could be compared; set \
+             data.validation",
+        );
+    }
     device::buffer::return_freed_memory();
     // Before this point, Ctrl-C ends the program at once, because there is nothing to save.
     let stop = match &world {
@@ -396,7 +410,7 @@ fn train_on(
         Some(_) => interrupt::stop_flag_of_ranks(Some(interrupt::SAVING)),
     };
     let mut observer = Observer::new(session.console).with_metrics_of(&run_folder);
-    let run = prepared.with_evaluation(evaluation).with_stop(stop);
+    let run = prepared.with_evaluation(held_out.validation.clone()).with_stop(stop);
     let products = device
         .bf16_products()
         .filter(|_| run.request().config.training.precision == Precision::Bf16);
@@ -422,16 +436,35 @@ fn train_on(
         Some(world) => processes::lead(world, run, session, &device, observe)?,
     };
     written?;
+    let fit = FitRequest {
+        config: &resolved.config,
+        train: &inputs.train,
+        train_rows: &inputs.train_rows,
+    };
+    observer.pause();
+    let closing =
+        on_device!(&device, open => closing::evaluate(open, &outcome, &held_out, fit, session))?;
+    observer.close(closing.as_ref());
     let recorded = observer.finish()?;
     warn_of_trace(args, &outcome, recorded, session.console);
-    report_outcome(
-        session.console,
-        args,
-        &outcome,
-        &resolved.config.training,
-        &run_folder,
-        launched.as_deref(),
-    )
+    let ended = EndedRun {
+        outcome: &outcome,
+        closing: closing.as_ref(),
+        config: &resolved.config,
+        folder: &run_folder,
+        launched: launched.as_deref(),
+    };
+    ended.report(args, session.console)
+}
+
+/// A run that has ended, with everything that its summary shows.
+struct EndedRun<'a> {
+    outcome: &'a RunOutcome,
+    closing: Option<&'a ClosingFigures>,
+    config: &'a JobConfig,
+    folder: &'a Path,
+    /// The command of the launcher, if the ranks are processes.
+    launched: Option<&'a str>,
 }
 
 /// Prints the replica groups of a run and how often they average their tables. Warns if the run of
@@ -468,38 +501,36 @@ fn report_interaction(job: &ResolvedJob, console: Console) {
     }
 }
 
-/// Prints the outcome of a run and commands to run next. `launched` is the command of the launcher,
-/// if the ranks are processes.
-fn report_outcome(
-    console: Console,
-    args: &Train,
-    outcome: &RunOutcome,
-    training: &TrainingConfig,
-    run: &Path,
-    launched: Option<&str>,
-) -> Result<ExitCode, Error> {
-    console.report(&FinishedLine::new(outcome), |_| {
-        let timing = args.timing.then(|| timing::format_table(&outcome.timing));
-        [Some(outcome_table(outcome, training)), timing]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>()
-            .join("\n\n")
-    })?;
-    warn_of_evaluation(console, outcome.evaluation.as_ref(), training);
-    if outcome.interrupted {
-        let command = resume_command(run, launched);
-        console.say(format_args!("interrupted; resume with:\n  {command}"));
-        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+impl EndedRun<'_> {
+    /// Prints the outcome of the run and commands to run next.
+    fn report(&self, args: &Train, console: Console) -> Result<ExitCode, Error> {
+        let Self { outcome, closing, config, .. } = *self;
+        console.report(&FinishedLine::new(outcome, closing), |_| {
+            let timing = args.timing.then(|| timing::format_table(&outcome.timing));
+            let figures = closing.and_then(closing::format_table);
+            [Some(outcome_table(outcome, closing, &config.training)), timing, figures]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("\n\n")
+        })?;
+        let shown = closing.map(|closing| closing.shown().0);
+        warn_of_evaluation(console, shown.as_ref(), &config.training);
+        if let Some(closing) = closing {
+            closing::warn_of_baselines(console, closing, config);
+        }
+        if outcome.interrupted {
+            let command = resume_command(self.folder, self.launched);
+            console.say(format_args!("interrupted; resume with:\n  {command}"));
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+        }
+        if let Some(path) = closing::chosen_checkpoint(outcome) {
+            let (path, run) = (path.display(), quoted(&self.folder.display().to_string()));
+            console.say(format_args!("plot its curves with:\n  rowmill report {run}"));
+            console.say(format_args!("score new rows with:\n  rowmill score {path} FILE"));
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    if let Some(path) =
-        outcome.best.as_ref().map(|best| &best.folder).or(outcome.checkpoint.as_ref())
-    {
-        let (path, run) = (path.display(), quoted(&run.display().to_string()));
-        console.say(format_args!("plot its curves with:\n  rowmill report {run}"));
-        console.say(format_args!("score new rows with:\n  rowmill score {path} FILE"));
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Warns if the run ended before all requested steps were recorded. Removes the folder of traces if
@@ -520,7 +551,11 @@ fn warn_of_trace(args: &Train, outcome: &RunOutcome, recorded: u64, console: Con
     }
 }
 
-fn outcome_table(outcome: &RunOutcome, training: &TrainingConfig) -> String {
+fn outcome_table(
+    outcome: &RunOutcome,
+    closing: Option<&ClosingFigures>,
+    training: &TrainingConfig,
+) -> String {
     let mut rows = vec![
         ("steps", render::count(outcome.step)),
         ("samples", render::count(outcome.samples)),
@@ -535,7 +570,10 @@ fn outcome_table(outcome: &RunOutcome, training: &TrainingConfig) -> String {
     if let Some(outside) = describe_ids_outside(&outcome.ids_outside) {
         rows.push(("ids outside their tables", outside));
     }
-    if let Some(evaluation) = &outcome.evaluation {
+    // The figures of the checkpoint to use, which need not be those of the last evaluation.
+    let shown = closing.map(ClosingFigures::shown);
+    if let Some((evaluation, what)) = &shown {
+        rows.push(("evaluated", what.clone()));
         rows.extend(evaluation_rows(evaluation));
     }
     if let Some(best) = &outcome.best {
@@ -712,7 +750,7 @@ fn generate_dataset(
         paths: &paths,
         config: &job.config.data,
         fitted: None,
-        hold_out: job.config.data.hold_out,
+        hold_out: job.config.data.held_out_shares().total(),
         cache: &folder,
         strictness: Strictness::Stop,
         generator: Some(&generator),

@@ -237,6 +237,7 @@ impl Tuning<'_> {
             ("synthetic.ids.kind", "uniform".to_owned()),
             ("training.batch_size", batch_size.to_string()),
             ("data.hold_out", "0".to_owned()),
+            ("data.validation", "0".to_owned()),
             ("training.evaluate_every", u32::MAX.to_string()),
         ];
         let given = self.args.set.iter().map(|(key, value)| (key.as_str(), value.clone()));

@@ -30,7 +30,9 @@ fn trained(place: &Place, file: &str, more: &str) -> (ProgramOutput, ProgramOutp
     let run = file.replace(['/', '.'], "_");
     let train = place.run(&format!("train job.toml --run run{run} --format json"));
     assert_eq!(train.code, Some(0), "{file}: {}\n{text}", train.stderr);
-    assert!(train.last()["evaluation"]["auc"].is_number(), "{file}: {}", train.stdout);
+    let closing = &train.last()["closing"];
+    assert!(closing["test"]["auc"].is_number(), "{file}: {}", train.stdout);
+    assert!(closing["baselines"]["base_rate"].is_object(), "{file}: {}", train.stdout);
     (said, train, text)
 }
 
@@ -65,7 +67,7 @@ fn the_census_without_a_header_reaches_its_accuracy() {
     // The held-out file spells its labels with a full stop at the end.
     assert!(text.contains("positive = [\">50K\", \">50K.\"]"), "{text}");
     assert!(text.contains("missing = \"?\""), "{text}");
-    let auc = ran.last()["evaluation"]["auc"].as_f64().unwrap();
+    let auc = ran.last()["closing"]["test"]["auc"].as_f64().unwrap();
     assert!(auc >= 0.925, "{auc}");
 }
 
@@ -206,7 +208,7 @@ fn init_reads_parquet_with_times() {
         column("label", ColumnValues::Unsigned(labels.collect())),
     ];
     let bytes = encode_table(Path::new("rows.parquet"), columns).unwrap();
-    let expected = ["format = \"parquet\"", "name = \"city\"", "because created is ascending"];
+    let expected = ["format = \"parquet\"", "name = \"city\"", "in the order of created"];
     check("rows.parquet", bytes, &expected);
 }
 

@@ -4,6 +4,7 @@
 mod capture;
 mod cases;
 mod checkpoint;
+mod closing;
 mod columns;
 mod configuration;
 mod content;

@@ -79,6 +79,10 @@ pub struct Manifest {
     /// of the inputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out: Option<u64>,
+    /// Number of the rows of `held_out` that come first, for validation; `None` unless a split by
+    /// time also holds out rows for a test.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<u64>,
     /// Report of the generator, for synthetic rows only.
     #[serde(default)]
     pub generator: Option<serde_json::Value>,

@@ -1,6 +1,8 @@
 //! Parses times, given as text or numbers, into seconds since 1970, and computes features of a
 //! time. Time zones are supported only as explicit offsets and the zone names of RFC 822.
 
+use std::f64::consts::TAU;
+
 use chrono::{Datelike, NaiveDate};
 use schema::source::DatePart;
 
@@ -269,6 +271,8 @@ pub(crate) fn time_feature(part: DatePart, seconds: f64, newest: f64, deviation:
     let date = || date(day as i64);
     match part {
         DatePart::Hour => second_of_day / DAY as f64 - 0.5,
+        DatePart::HourSin => (second_of_day / DAY as f64 * TAU).sin(),
+        DatePart::HourCos => (second_of_day / DAY as f64 * TAU).cos(),
         // 1970 began on a Thursday, which is three days after Monday.
         DatePart::Weekday => (day as i64 + 3).rem_euclid(7) as f64 / 6.0 - 0.5,
         DatePart::Day => f64::from(date().day0()) / 30.0 - 0.5,
@@ -362,6 +366,8 @@ mod tests {
         let noon = 1_413_892_800.0;
         let feature = |which| time_feature(which, noon, noon + DAY as f64, 2.0 * DAY as f64);
         assert_eq!(feature(DatePart::Hour), 0.0);
+        assert!(feature(DatePart::HourSin).abs() < 1e-12);
+        assert_eq!(feature(DatePart::HourCos), -1.0);
         // The time is on a Tuesday in October.
         assert_eq!(feature(DatePart::Weekday), 1.0 / 6.0 - 0.5);
         assert_eq!(feature(DatePart::Month), 9.0 / 11.0 - 0.5);

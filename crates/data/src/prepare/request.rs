@@ -19,7 +19,8 @@ pub struct PrepareRequest<'a> {
     /// State fitted on other data, such as the training data for an evaluation file. If `None`, the
     /// state is fitted on these inputs, which may take further passes.
     pub fitted: Option<&'a Fitted>,
-    /// Share of rows at the end that fitting leaves out, because they will be held out.
+    /// Share of rows at the end that fitting leaves out, because they will be held out. It includes
+    /// the share [`DataConfig::validation`].
     pub hold_out: f64,
     /// Folder of the dataset, which must not exist.
     pub out: &'a Path,

@@ -1,5 +1,7 @@
-//! Splits rows by time, so that training rows come before held-out ones. The inputs are read once
-//! for each side.
+//! Splits rows by time into training, validation and test rows, in this order. The inputs are read
+//! once for each part.
+
+use schema::source::HoldOut;
 
 use crate::error::Error;
 use crate::parse::integer_columns::IntegerColumns;
@@ -8,45 +10,47 @@ use crate::parse::parsed_row::ParsedRow;
 use crate::parse::row_sink::RowSink;
 use crate::prepare::fit::CategoricalCheck;
 
-/// Side of a split by time: training rows or held-out rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SplitSide {
-    /// Rows before the cut and rows without a time.
-    Training,
-    HeldOut,
-}
-
-/// Selects the rows on one side of a cut.
+/// A part of a split by time: the rows from one time on, until just before another one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TimeSide {
-    pub cut: f64,
-    pub side: SplitSide,
+pub(crate) struct TimePart {
+    /// Negative infinity for the training rows, which include rows without a time.
+    from: f64,
+    until: f64,
 }
 
-impl TimeSide {
+impl TimePart {
+    /// Lists the parts between ascending `cuts`. The first part has the training rows.
+    pub(crate) fn between(cuts: &[f64]) -> Vec<Self> {
+        let from = std::iter::once(f64::NEG_INFINITY).chain(cuts.iter().copied());
+        let until = cuts.iter().copied().chain([f64::INFINITY]);
+        from.zip(until).map(|(from, until)| Self { from, until }).collect()
+    }
+
     fn has(self, time: f64) -> bool {
-        let side = if time >= self.cut { SplitSide::HeldOut } else { SplitSide::Training };
-        side == self.side
+        let is_training = self.from == f64::NEG_INFINITY;
+        let is_last = self.until == f64::INFINITY;
+        // A comparison with NaN, which is the time of a row without one, is false.
+        is_training && time.is_nan() || time >= self.from && (time < self.until || is_last)
     }
 }
 
-/// A sink that passes on only the rows of one side, or all rows if there is no split.
-pub(crate) struct SideFilter<'a, A> {
+/// A sink that passes on only the rows of one part, or all rows if there is no split.
+pub(crate) struct PartFilter<'a, A> {
     pub inner: A,
-    part: Option<TimeSide>,
+    part: Option<TimePart>,
     categorical: &'a CategoricalCheck,
 }
 
-impl<'a, A> SideFilter<'a, A> {
-    pub(crate) fn new(inner: A, part: Option<TimeSide>, categorical: &'a CategoricalCheck) -> Self {
+impl<'a, A> PartFilter<'a, A> {
+    pub(crate) fn new(inner: A, part: Option<TimePart>, categorical: &'a CategoricalCheck) -> Self {
         Self { inner, part, categorical }
     }
 }
 
-impl<A: RowSink> RowSink for SideFilter<'_, A> {
+impl<A: RowSink> RowSink for PartFilter<'_, A> {
     fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         match self.part {
-            // Rows of the other side are checked, too, so that both passes find the same malformed
+            // Rows of other parts are checked, too, so that all passes find the same malformed
             // rows.
             Some(part) if !part.has(row.time) => self.categorical.check(row),
             _ => self.inner.accept_row(row),
@@ -58,7 +62,7 @@ impl<A: RowSink> RowSink for SideFilter<'_, A> {
     }
 
     fn accept_integers(&mut self, columns: &mut IntegerColumns) {
-        // Integer columns never have a time, so no side was selected.
+        // Integer columns never have a time, so no part was selected.
         self.inner.accept_integers(columns);
     }
 }
@@ -83,12 +87,29 @@ impl RowSink for TimeCollector<'_> {
     }
 }
 
+/// Finds the times at which the rows are cut: where the rows for validation begin, if `validation`
+/// is above 0, and where those for the test begin, if `test` is above 0.
+///
+/// # Errors
+/// Returns [`Error::Config`] if a part would be empty because rows have the same time.
+pub(crate) fn find_cuts(times: Vec<f64>, shares: HoldOut) -> Result<Vec<f64>, Error> {
+    let HoldOut { validation, test } = shares;
+    if validation == 0.0 || test == 0.0 {
+        return Ok(vec![find_cut(times, shares.total())?]);
+    }
+    let all = times.len() as f64;
+    let test_cut = find_cut(times.clone(), test)?;
+    let earlier: Vec<f64> = times.into_iter().filter(|&time| time < test_cut).collect();
+    let share = all * validation / earlier.len().max(1) as f64;
+    Ok(vec![find_cut(earlier, share)?, test_cut])
+}
+
 /// Finds the cut that holds out about a share `hold_out` of the rows. Rows of the same time stay
 /// together, and both sides have rows.
 ///
 /// # Errors
 /// Returns [`Error::Config`] if all rows have the same time, or no row has a time.
-pub(crate) fn find_cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error> {
+fn find_cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error> {
     let wanted = ((times.len() as f64 * hold_out).round() as usize).max(1);
     times.retain(|time| !time.is_nan());
     times.sort_unstable_by(f64::total_cmp);
@@ -110,7 +131,22 @@ pub(crate) fn find_cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error>
 
 #[cfg(test)]
 mod tests {
-    use super::find_cut;
+    use schema::source::HoldOut;
+
+    use super::{TimePart, find_cut, find_cuts};
+
+    #[test]
+    fn validation_rows_lie_between_training_and_test_rows() {
+        let times: Vec<f64> = (0..10).map(f64::from).chain([f64::NAN]).collect();
+        let cuts = find_cuts(times, HoldOut { validation: 0.2, test: 0.1 }).unwrap();
+        assert_eq!(cuts, [7.0, 9.0]);
+        let parts = TimePart::between(&cuts);
+        let part_with = |time: f64| parts.iter().position(|part| part.has(time));
+        let found = [f64::NAN, -1.0, 6.5, 7.0, 8.9, 9.0, f64::INFINITY].map(part_with);
+        assert_eq!(found, [Some(0), Some(0), Some(0), Some(1), Some(1), Some(2), Some(2)]);
+        // The same time in all rows before the test leaves nothing to validate on.
+        assert!(find_cuts(vec![1.0, 1.0, 2.0], HoldOut { validation: 0.3, test: 0.3 }).is_err());
+    }
 
     #[test]
     fn rows_of_one_time_stay_together_and_no_side_is_empty() {

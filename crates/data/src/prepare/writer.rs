@@ -69,6 +69,7 @@ pub struct DatasetNotes {
     pub losses: Losses,
     /// Number of rows at the end that a split by time holds out.
     pub held_out: Option<u64>,
+    pub validation: Option<u64>,
     /// Report of the generator, for synthetic rows.
     pub generator: Option<serde_json::Value>,
 }
@@ -185,6 +186,7 @@ impl DatasetWriter {
             fitted: record.fitted,
             losses: record.losses,
             held_out: record.held_out,
+            validation: record.validation,
             generator: record.generator,
         };
         if let Some(staging) = self.staging.take() {

@@ -21,7 +21,7 @@ function start() {
   document.getElementById('tabs').remove();
   document.getElementById('panels').append(
     el('p', { id: 'verdict', class: `headline ${verdict.outcome}`, text: verdict.text }), verdict.detail ? el('p', { text: verdict.detail }) : '',
-    figures(report), ...curvesOf(report), ...tablesOf(report), ...evaluationsOf(report));
+    figures(report), ...closingOf(report), ...curvesOf(report), ...tablesOf(report), ...evaluationsOf(report));
   return { errors };
 }
 
@@ -40,6 +40,18 @@ function figures(report) {
     best && fact(fixed(4)(best.auc), 'best held-out AUC'), best && fact(fixed(4)(best.normalized_entropy), 'normalized entropy'), best && fact(fixed(3)(best.calibration), 'calibration'),
     fact(rate(report.samples_per_second), 'samples per second'), fact(share(report.input_wait_share, 3), 'input wait'),
     fact(long(report.seconds), 'training time'), bytes_last == null ? null : fact(bytes(bytes_last), 'checkpoint size'));
+}
+
+// The best checkpoint beside the baselines, on validation and test rows.
+function closingOf({ closing }) {
+  if (!closing || !(closing.test || closing.baselines)) return [];
+  const { base_rate, logistic_regression } = closing.baselines ?? {};
+  const rows = [{ name: `checkpoint of step ${count(closing.step)}`, ...closing }, { name: 'logistic regression', ...logistic_regression }, { name: 'base rate', ...base_rate }];
+  const column = (title, part, key) => ({ title, kind: 'number', get: (row) => row[part]?.[key], cell: (row) => fixed(5)(row[part]?.[key]) });
+  const held = closing.test ? 'validation' : 'held-out';
+  const test = closing.test ? [column('test AUC', 'test', 'auc'), column('test normalized entropy', 'test', 'normalized_entropy')] : [];
+  return [heading('Model and baselines'), table([{ title: 'model', kind: 'name', get: (row) => row.name },
+    column(`${held} AUC`, 'validation', 'auc'), column(`${held} normalized entropy`, 'validation', 'normalized_entropy'), ...test], rows.filter((row) => row.validation), { top: 5 })];
 }
 
 function curvesOf(report) {

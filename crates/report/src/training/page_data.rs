@@ -22,6 +22,8 @@ pub struct TrainingReport {
     pub lines_per_point: u64,
     pub evaluations: Vec<EvaluationAt>,
     pub checkpoints: Vec<SavedCheckpoint>,
+    /// Figures of the best checkpoint and of baselines, if the run has ended.
+    pub closing: Option<ClosingView>,
     pub tables: Vec<TableView>,
     /// The ranks of the run, if it recorded them.
     pub placement: Option<RankPlacement>,
@@ -100,6 +102,30 @@ pub struct EvaluationFigures {
     pub accuracy: Option<f64>,
     #[serde(default)]
     pub by_group: Option<ByGroup>,
+}
+
+/// The figures with which a run ended, of its model and of the baselines that it fitted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClosingView {
+    /// The step of the evaluated checkpoint.
+    pub step: u64,
+    #[serde(flatten)]
+    pub model: HeldOutView,
+    pub baselines: Option<BaselinesView>,
+}
+
+/// The figures of a model on validation rows, and on test rows if the run has any.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldOutView {
+    pub validation: EvaluationFigures,
+    pub test: Option<EvaluationFigures>,
+}
+
+/// The baselines of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BaselinesView {
+    pub base_rate: HeldOutView,
+    pub logistic_regression: Option<HeldOutView>,
 }
 
 /// AUC averaged within groups of samples.

@@ -102,3 +102,24 @@ fn thinned_points_keep_the_totals() {
     assert_eq!(run.intervals.last().unwrap().step, 4000);
     assert!((run.seconds - 400.0).abs() < 1e-6 && (run.samples_per_second - 100.0).abs() < 1e-9);
 }
+
+#[test]
+fn a_page_has_the_figures_with_which_its_run_ended() {
+    let figures = |auc: f64| {
+        format!(
+            r#"{{"samples":50,"loss":0.5,"auc":{auc},"normalized_entropy":null,"calibration":1.0,"accuracy":0.7}}"#
+        )
+    };
+    let held_out = |auc| format!(r#""validation":{},"test":{}"#, figures(auc), figures(auc - 0.1));
+    let closing = |auc| {
+        format!(
+            r#"{{"event":"closing","step":20,"closing":{{"step":20,"is_best":true,{},"baselines":{{"base_rate":{{{}}},"logistic_regression":null}}}}}}"#,
+            held_out(auc),
+            held_out(0.6)
+        )
+    };
+    let run = report(&[evaluation(20, 0.7, 0.5, 0.9), closing(0.7), closing(0.8)]);
+    let ended = run.closing.unwrap();
+    assert_eq!((run.lines_lost, ended.step, ended.model.validation.auc), (0, 20, Some(0.8)));
+    assert_eq!(ended.baselines.unwrap().base_rate.test.unwrap().auc, Some(0.5));
+}

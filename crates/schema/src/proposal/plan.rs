@@ -34,6 +34,11 @@ pub(super) struct Input<'a> {
     pub role: Role,
 }
 
+/// Proposed share of the training files for validation.
+pub(super) const VALIDATION: f64 = 0.1;
+/// Proposed share of the training files for a test, if there are no evaluation files.
+pub(super) const HOLD_OUT: f64 = 0.1;
+
 /// Sizes and schedule of the proposed model.
 pub(super) struct ProposalPlan {
     pub dim: usize,
@@ -46,6 +51,7 @@ pub(super) struct ProposalPlan {
     pub epochs: u64,
     pub steps: u64,
     pub evaluate_every: u64,
+    pub patience: u64,
     /// The column that selects held-out rows, and whether the rows are already in its order.
     pub time: Option<(String, bool)>,
     pub holds_out: bool,

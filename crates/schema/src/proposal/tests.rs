@@ -59,6 +59,28 @@ fn roles(columns: Vec<ColumnFacts>) -> Vec<String> {
 }
 
 #[test]
+fn integers_that_leave_gaps_are_categories_too() {
+    let counts =
+        ColumnFacts { mean: 50.0, deviation: 500.0, ..integers("impressions", 800, 0.0, 24_052.0) };
+    let got = roles(vec![
+        label(),
+        integers("C14", 800, 375.0, 24_052.0),
+        integers("days", 800, 1.0, 1000.0),
+        integers("income", 5000, 1.0, 1_000_000.0),
+        counts,
+    ]);
+    let expected = [
+        "click: label",
+        "C14: number and category",
+        "days: number",
+        // Most values are too rare to learn a table row from them.
+        "income: number",
+        "impressions: number",
+    ];
+    assert_eq!(got, expected);
+}
+
+#[test]
 fn column_roles_depend_on_values() {
     let money = amounts("price", NumberForm::Money);
     let comma = amounts("preis", NumberForm::DecimalComma);

@@ -28,7 +28,7 @@ const OPTIMIZERS: &[&str] = &names!(Optimizer);
 const FORMATS: &[&str] = &names!(DataFormat);
 const LAYOUTS: &[&str] = &names!(LayoutKind);
 const LAWS: &[&str] = &["uniform", "zipf", "reuse"];
-const PARTS: &[&str] = &["hour", "weekday", "day", "month", "year", "age"];
+const PARTS: &[&str] = &["hour", "hour_sin", "hour_cos", "weekday", "day", "month", "year", "age"];
 
 const fn key(
     path: &'static str,
@@ -310,6 +310,11 @@ pub const KEYS: &[ConfigKey] = &[
          keep_best and evaluate_every.",
         "patience = 3",
     ),
+    optional("training.baselines", Boolean, "").or("false").says(
+        "Whether to fit a logistic regression on the same columns at the end, and to show its \
+         figures and those of the base rate beside the model's.",
+        "baselines = true",
+    ),
     optional("training.auc_by", Text, "").says(
         "A categorical column of the model, such as the user. AUC is also reported as the mean \
          over its groups.",
@@ -325,13 +330,20 @@ pub const KEYS: &[ConfigKey] = &[
     optional("data.evaluation", Texts, "")
         .or("the held-out share of the training data")
         .says("Held-out files.", "evaluation = [\"day_1.csv.gz\"]"),
+    optional("data.validation", Number, "0 to below 1").or("0").says(
+        "Share of the training data that is held out for validation, just before the rows of \
+         `hold_out`. keep_best and patience then follow these rows, and the other held-out rows \
+         are used once, to test the best checkpoint. With 0, they follow the held-out rows.",
+        "validation = 0.1",
+    ),
     optional("data.hold_out", Number, "0 to below 1").or("0.1").says(
         "Share of the training data that is held out if `evaluation` names no file: the last \
          rows, or the rows that `hold_out_by` selects.",
         "hold_out = 0.2",
     ),
     optional("data.hold_out_by", Text, "").or("the order of the files").says(
-        "The column, usually a time, whose greatest values are held out.",
+        "The column, usually a time, whose greatest values are held out for the test and, just \
+         before them, for validation.",
         "hold_out_by = \"timestamp\"",
     ),
     required("data.format", Choice(FORMATS), "").says(
@@ -400,8 +412,9 @@ pub const KEYS: &[ConfigKey] = &[
             "{ column = \"price\", number = \"money\", transform = \"log1p\" }",
         ),
     optional("data.dense[].parts", Choices(PARTS), "").or("[\"hour\", \"weekday\", \"age\"]").says(
-        "Parts of a time that transform = \"datetime\" uses, each as a separate input. age: the \
-         time before the newest training row.",
+        "Parts of a time that transform = \"datetime\" uses, each as a separate input. hour_sin, \
+         hour_cos: sine and cosine of the time of day, so that midnight is no break. age: the time \
+         before the newest training row.",
         "{ column = \"time\", transform = \"datetime\", parts = [\"hour\", \"age\"] }",
     ),
     optional(

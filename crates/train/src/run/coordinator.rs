@@ -51,6 +51,8 @@ struct Coordinator<'a, 'o, B: Backend> {
     saved_step: Option<u64>,
     /// The best evaluation so far, if the run keeps the best checkpoint.
     best: Option<BestEvaluation>,
+    /// All metrics of the best evaluation, if this session made it.
+    best_metrics: Option<Evaluation>,
     /// The step and result of the last evaluation.
     evaluated: Option<(u64, Evaluation)>,
     /// The batch of the last step, kept until the next one is read.
@@ -129,6 +131,7 @@ pub fn lead<'a, B: Backend>(
         saved: start.checkpoint.as_ref().map(|checkpoint| checkpoint.folder().to_owned()),
         saved_step: start.checkpoint.as_ref().map(|_| start.step),
         best: progress.and_then(RunProgress::best),
+        best_metrics: None,
         evaluated: None,
         last_batch: None,
         announced: VecDeque::new(),
@@ -207,6 +210,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             None if figure.is_nan() => return Ok(()),
             best => *best = Some(BestEvaluation::new(self.step, figure)),
         }
+        self.best_metrics = Some(*evaluation);
         self.save()?;
         // Record the best checkpoint only after it was saved, so that the record names an existing
         // one.
@@ -229,7 +233,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
     fn best_checkpoint(&self) -> Option<BestCheckpoint> {
         let by = self.request.config.training.keep_best?;
         let (best, folder) = (self.best?, checkpoint::best(&self.request.run_folder)?);
-        Some(BestCheckpoint { step: best.step, by, figure: best.figure(), folder })
+        let (figure, evaluation) = (best.figure(), self.best_metrics);
+        Some(BestCheckpoint { step: best.step, by, figure, evaluation, folder })
     }
 
     /// Runs all remaining steps and returns whether the run was stopped.

@@ -98,6 +98,8 @@ pub struct BestCheckpoint {
     pub step: u64,
     pub by: Figure,
     pub figure: f64,
+    /// All metrics of the best evaluation, or `None` if an earlier session of the run made it.
+    pub evaluation: Option<Evaluation>,
     pub folder: PathBuf,
 }
 

@@ -185,6 +185,7 @@ pub fn job(
             keep_checkpoints: 1,
             keep_best: None,
             patience: None,
+            baselines: false,
             auc_by: None,
         },
         synthetic: schema::SyntheticConfig::default(),

@@ -9,6 +9,7 @@ use serde_json::json;
 use train::run::{LoggedInterval, RunEvent};
 use train::{Evaluation, TableUse};
 
+use super::closing::ClosingFigures;
 use super::metrics::Metrics;
 use super::row_scope;
 use super::steps::StepReporter;
@@ -97,14 +98,27 @@ impl Observer {
         }
     }
 
+    /// Ends the progress bar of the training.
+    pub fn pause(&mut self) {
+        if let Some(meter) = self.meter.take() {
+            meter.finish();
+        }
+    }
+
+    /// Writes the figures with which the run ends to the metrics files.
+    pub fn close(&mut self, closing: Option<&ClosingFigures>) {
+        let Some(closing) = closing else { return };
+        if let Some(metrics) = &mut self.metrics {
+            metrics.write(&json!({ "event": "closing", "step": closing.step, "closing": closing }));
+        }
+    }
+
     /// Ends the progress bar, and returns the number of recorded steps.
     ///
     /// # Errors
     /// An earlier write to stdout failed.
     pub fn finish(mut self) -> Result<u64, Error> {
-        if let Some(meter) = self.meter.take() {
-            meter.finish();
-        }
+        self.pause();
         self.failed.map_or(Ok(self.recorded), Err)
     }
 
