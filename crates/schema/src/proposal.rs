@@ -191,8 +191,8 @@ const EXACT_CATEGORIES: u64 = 40_000_000;
 /// on `many_categories`, 0.8474 and 0.8492 on `few_rows`, and 0.6789 and 0.7015 on `interactions`.
 const DIM: usize = 8;
 /// Passes over files of fewer than two million rows, for a model with numbers. On the same seed,
-/// the test AUC after 4 and 8 passes was 0.6593 and 0.6571 on `many_categories`, 0.6889 and 0.6834 on
-/// `ecommerce`, and 0.7564 and 0.7557 on `main_effects`, but 0.7015 and 0.7613 on
+/// the test AUC after 4 and 8 passes was 0.6593 and 0.6571 on `many_categories`, 0.6889 and 0.6834
+/// on `ecommerce`, and 0.7564 and 0.7557 on `main_effects`, but 0.7015 and 0.7613 on
 /// `interactions`.
 const EPOCHS: u64 = 4;
 
