@@ -189,6 +189,7 @@ pub fn job(
         },
         synthetic: schema::SyntheticConfig::default(),
         plan: schema::Constraints::default(),
+        storage: None,
         data: DataConfig::new(DataFormat::Criteo),
     }
 }
