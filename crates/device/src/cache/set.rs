@@ -100,7 +100,7 @@ impl CacheSet {
     pub fn halve_frequencies(&mut self) {
         for rank in &mut self.ranks {
             let (frequency, age) = (*rank >> AGE_BITS, *rank & ((1 << AGE_BITS) - 1));
-            *rank = frequency / 2 << AGE_BITS | age;
+            *rank = ((frequency / 2) << AGE_BITS) | age;
         }
     }
 }
