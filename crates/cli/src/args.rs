@@ -27,6 +27,7 @@ Tables and results go to stdout, progress and messages to stderr.
 Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 a finding as severe as --fail-on,
 4 parts of a recording are missing (findings --fail-on, doctor), 130 interrupted (progress is saved).";
 
+mod cache;
 mod capture;
 mod fleet;
 mod init;
@@ -43,6 +44,7 @@ mod sweep;
 mod trace;
 mod tune;
 
+pub use cache::SimulateCache;
 pub use capture::{Capture, Doctor, With};
 pub use fleet::{
     Align, Fleet, FleetDoctor, FleetFindings, FleetJob, FleetNotices, FleetOrders, FleetReport,
@@ -368,6 +370,8 @@ pub enum Data {
     Convert(Convert),
     /// Describe files or a prepared folder: rows, click rate, columns
     Stats(Stats),
+    /// Simulate caches of table rows: how often a row is missing, by the size of the cache
+    Cache(SimulateCache),
 }
 
 /// Options of `rowmill data synth`, which generates rows.

@@ -12,6 +12,7 @@
 
 pub mod backend;
 pub mod buffer;
+pub mod cache;
 pub mod cpu;
 pub mod cuda;
 pub mod error;

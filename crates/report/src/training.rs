@@ -53,7 +53,7 @@ enum LogLine {
     },
     Checkpoint(SavedCheckpoint),
     Closing {
-        closing: ClosingView,
+        closing: Box<ClosingView>,
     },
     #[serde(other)]
     Other,
@@ -77,7 +77,7 @@ pub fn build_report(lines: &str, about: &About) -> TrainingReport {
             }
             Ok(LogLine::Checkpoint(checkpoint)) => report.checkpoints.push(checkpoint),
             // A run that was resumed has ended several times, and the last time counts.
-            Ok(LogLine::Closing { closing }) => report.closing = Some(closing),
+            Ok(LogLine::Closing { closing }) => report.closing = Some(*closing),
             Ok(LogLine::Other) => {}
             Err(_) => report.lines_lost += 1,
         }

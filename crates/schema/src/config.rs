@@ -1,5 +1,5 @@
 //! The configuration of a job as one TOML text with the sections `[model]`, `[optimizer]`,
-//! `[schedule]`, `[training]`, `[data]` and `[synthetic]`.
+//! `[schedule]`, `[training]`, `[data]`, `[synthetic]`, `[plan]` and `[storage]`.
 //!
 //! This module parses the text, applies overrides, and rejects unknown keys and invalid shapes. The
 //! module does not read files.
@@ -14,6 +14,7 @@ use crate::plan_constraints::Constraints;
 use crate::reference;
 use crate::source::{CategoryKind, DataConfig, DataFormat, DenseTransform, IdMode};
 use crate::synthetic::SyntheticConfig;
+use crate::table_storage::TableStorage;
 use crate::training::TrainingConfig;
 
 /// The optimizers of tables and of dense parameters.
@@ -52,6 +53,9 @@ pub struct JobConfig {
     /// Constraints on the plans that `rowmill plan` and `--sharding auto` make.
     #[serde(default, skip_serializing_if = "Constraints::is_empty")]
     pub plan: Constraints,
+    /// Tables whose rows are kept in files with a cache in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<TableStorage>,
 }
 
 impl JobConfig {
@@ -152,6 +156,9 @@ impl JobConfig {
             return Err(ConfigError::shape("optimizer.row_scope", text));
         }
         self.synthetic.check(&self.model.tables)?;
+        if let Some(storage) = &self.storage {
+            storage.check(&self.model.tables)?;
+        }
         self.check_hold_out()
     }
 

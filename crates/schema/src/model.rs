@@ -47,6 +47,16 @@ impl DataType {
             Self::F16 | Self::Bf16 => 2,
         }
     }
+
+    /// Returns the name in configurations.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
 }
 
 /// One embedding table, possibly shared by several features.

@@ -294,17 +294,16 @@ impl FirstOrderModel {
             for &(at, input) in &self.active {
                 let uses = self.uses[at];
                 let (weights, squares) = (&mut self.weights[at], &mut self.squares[at]);
-                for lane in 0..LANES {
-                    let penalty = STRENGTHS[lane] / uses * weights[lane];
+                for (lane, strength) in STRENGTHS.iter().enumerate() {
+                    let penalty = strength / uses * weights[lane];
                     let gradient = error[lane] * input + penalty;
                     squares[lane] += gradient * gradient;
                     weights[lane] -= rate * gradient / (squares[lane].sqrt() + 1e-6);
                 }
             }
-            for lane in 0..LANES {
-                self.bias_squares[lane] += error[lane] * error[lane];
-                let step = rate * error[lane] / (self.bias_squares[lane].sqrt() + 1e-6);
-                self.bias[lane] -= step;
+            for (lane, error) in error.iter().enumerate() {
+                self.bias_squares[lane] += error * error;
+                self.bias[lane] -= rate * error / (self.bias_squares[lane].sqrt() + 1e-6);
             }
         }
     }

@@ -20,7 +20,7 @@ pub use manifest::{
     Chunk, FileRecord, Manifest, Pieces, Seeds, SeenData, TablePart, TensorContent, VERSION,
 };
 pub(crate) use mapped::MappedTables;
-pub use read::{Checkpoint, read_bytes};
+pub use read::{Checkpoint, read_bytes, read_parts_bytes};
 pub use write::{CheckpointWriter, Committed, Meta, WrittenFile};
 
 pub(crate) use folder::{set_aside_after, set_best, sync_folder};

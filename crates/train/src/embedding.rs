@@ -10,7 +10,9 @@ pub mod input_dist;
 pub mod layout;
 pub mod output_dist;
 pub mod replicas;
+pub mod row_store;
 pub mod row_terms;
+pub mod stored_tile;
 pub mod tables;
 pub mod touched_rows;
 

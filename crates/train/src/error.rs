@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use data::Fingerprint;
+use device::cache::CacheFull;
 use schema::row_scope::ScopeDifference;
 use schema::{ConfigError, Optimizer, Stage};
 
@@ -151,6 +152,25 @@ pub enum Error {
         step: u64,
         source: Box<Self>,
     },
+    /// The rows of a batch do not fit into the cache of a table.
+    #[error("table {table:?}: {source}")]
+    CacheFull { table: String, source: CacheFull },
+    /// A disk returned other bytes of a file of table rows than were written to it.
+    #[error(
+        "table {table:?}, rows {}..{} in {}: expected checksum {expected}, got {got}",
+        rows.start, rows.end, folder.display()
+    )]
+    StoredRows {
+        table: String,
+        rows: Range<u64>,
+        /// The folder of the file, which has no name.
+        folder: PathBuf,
+        expected: Checksum,
+        got: Checksum,
+    },
+    /// A table cannot be kept in a file under the plan or on the device of a run.
+    #[error("storage of table {table:?}: {problem}")]
+    Storage { table: String, problem: &'static str },
     /// The operating system refused a thread.
     #[error("cannot start a thread: {source}")]
     Thread { source: io::Error },

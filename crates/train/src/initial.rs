@@ -86,6 +86,11 @@ impl Draw {
         (self.first_column..).map(draw)
     }
 
+    /// Writes the initial f32 weights of a row to `values`.
+    pub fn fill(self, row: u64, values: &mut [f32]) {
+        values.iter_mut().zip(self.row(row)).for_each(|(value, drawn)| *value = drawn);
+    }
+
     /// Returns whether `values` equal the row's initial weights.
     #[must_use]
     pub fn is_row<E: StoredWeight>(self, row: u64, values: &[E]) -> bool {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use device::MatrixShape;
 use device::backend::{Probabilities, StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
+use device::cache::CacheShape;
 use device::optimizer::UpdateRule;
 use device::{Backend, Pool};
 use schema::stage::Resource;
@@ -23,6 +24,8 @@ use crate::context::{DeviceQueue, RankContext};
 use crate::dense::{BUCKET_BYTES, Dense};
 use crate::embedding::EmbeddingCollection;
 use crate::embedding::collection;
+use crate::embedding::row_store::StoreShape;
+use crate::embedding::stored_tile::{self, CacheUse};
 use crate::initial::{self, Initial};
 use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
@@ -52,11 +55,31 @@ pub struct ActionTime {
     pub waited: Duration,
 }
 
+/// The tiles that a rank holds, and the shapes of the caches of those that are in files.
+struct TileCaches {
+    held: Vec<schema::Tile>,
+    shapes: Vec<Option<CacheShape>>,
+}
+
+impl TileCaches {
+    fn new<B: Backend>(
+        config: &JobConfig,
+        plan: &ShardingPlan,
+        rank: schema::Rank,
+    ) -> Result<Self, Error> {
+        stored_tile::check::<B>(config, plan)?;
+        let held: Vec<schema::Tile> = plan.held_by(rank).cloned().collect();
+        let shapes = stored_tile::cache_shapes(config, &held);
+        Ok(Self { held, shapes })
+    }
+}
+
 /// The parameters of one rank, as read from a checkpoint.
 pub struct RankParameters {
     /// Dense parameters, which every rank holds in full.
     pub dense: Vec<DenseParameter>,
-    /// The tiles that this rank holds, in the order of [`ShardingPlan::held_by`].
+    /// The tiles that this rank holds, in the order of [`ShardingPlan::held_by`]. Tiles that are in
+    /// files are empty.
     pub tiles: Vec<TileState>,
 }
 
@@ -273,12 +296,16 @@ impl<B: Backend> Model<B> {
         batch_max: usize,
     ) -> Result<Self, Error> {
         let (host, optimizer) = (device_queue.device.host(), config.optimizer.sparse.kind);
-        let tile = |tile: &schema::Tile| TileState {
-            weight: initial::tile_weights(host, &config.model, tile),
-            state: Array::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim())),
-            tile: tile.clone(),
+        let caches = TileCaches::new::<B>(config, plan, rank)?;
+        let tile = |(tile, cache): (&schema::Tile, &Option<CacheShape>)| match cache {
+            Some(shape) => stored_tile::empty_slots(tile, optimizer, *shape),
+            None => TileState {
+                weight: initial::tile_weights(host, &config.model, tile),
+                state: Array::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim())),
+                tile: tile.clone(),
+            },
         };
-        let tiles = plan.held_by(rank).map(tile).collect();
+        let tiles = caches.held.iter().zip(&caches.shapes).map(tile).collect();
         let (mut model, initial, room) = Self::build(
             CountingAllocator::new(device_queue.device),
             config,
@@ -288,6 +315,7 @@ impl<B: Backend> Model<B> {
             tiles,
         );
         room.finish()?;
+        model.embedding.create_files(config, &caches.shapes)?;
         for (i, initial) in initial.into_iter().enumerate() {
             let values = initial.values(host, config.model.init, config.model.seed);
             model.parameters.set_values(device_queue, i, &values)?;
@@ -295,22 +323,30 @@ impl<B: Backend> Model<B> {
         Ok(model)
     }
 
-    /// Creates a model with `parameters`, whose names and shapes must match `config`.
+    /// Creates a model with `parameters`, whose names and shapes must match `config`. Tiles that
+    /// are in files have their initial weights until [`Self::restore_rows`].
     ///
     /// # Errors
-    /// [`Error::Device`] if they do not match, or the device runs out of memory.
+    /// [`Error::Device`] if they do not match, or the device runs out of memory. [`Error::Storage`]
+    /// and [`Error::Io`] of tables in files.
     pub fn restored(
         device_queue: DeviceQueue<'_, B>,
         config: &JobConfig,
         plan: &ShardingPlan,
         rank: schema::Rank,
         batch_max: usize,
-        parameters: RankParameters,
+        mut parameters: RankParameters,
     ) -> Result<Self, Error> {
         let room = CountingAllocator::new(device_queue.device);
+        let caches = TileCaches::new::<B>(config, plan, rank)?;
+        for (state, cache) in parameters.tiles.iter_mut().zip(&caches.shapes) {
+            let Some(shape) = *cache else { continue };
+            *state = stored_tile::empty_slots(&state.tile, config.optimizer.sparse.kind, shape);
+        }
         let (mut model, _, room) =
             Self::build(room, config, plan, rank, batch_max, parameters.tiles);
         room.finish()?;
+        model.embedding.create_files(config, &caches.shapes)?;
         model.parameters.set(device_queue, &parameters.dense)?;
         Ok(model)
     }
@@ -327,8 +363,14 @@ impl<B: Backend> Model<B> {
         let room = CountingAllocator::counting();
         let (model, _, mut room) = Self::build(room, config, plan, rank, batch_max, Vec::new());
         let (optimizer, kind) = (config.optimizer.sparse.kind, config.optimizer.dense.kind);
-        for tile in plan.held_by(rank) {
-            let (rows, dim) = (tile.row_count(), tile.dim());
+        let held: Vec<schema::Tile> = plan.held_by(rank).cloned().collect();
+        let caches = stored_tile::cache_shapes(config, &held);
+        for (tile, cache) in held.iter().zip(&caches) {
+            let (rows, dim) = (cache.map_or(tile.row_count(), CacheShape::slots), tile.dim());
+            if let (Some(shape), Some(storage)) = (cache, &config.storage) {
+                let checksums = StoreShape::new(tile, optimizer).bytes();
+                room.count(MemoryUse::RowCache, shape.bytes(storage.policy) + checksums);
+            }
             let data_type = config.model.tables[tile.table.index()].data_type;
             // Saturate, because a configuration may have more rows than fit into any machine.
             let weights = B::table_bytes(data_type, rows.saturating_mul(dim));
@@ -338,8 +380,11 @@ impl<B: Backend> Model<B> {
         }
         let messages = model.embedding.step_memory(plan.place(rank), traffic, &mut room);
         let (saved_dense, gradients) = parameter::dense_bytes(&config.model, kind);
-        let tiles = plan.held_by(rank);
-        let chunk = tiles.map(|tile| checkpoint::read_bytes(&config.model, tile, optimizer)).max();
+        let chunks = held.iter().zip(&caches).map(|(tile, cache)| match cache {
+            None => checkpoint::read_bytes(&config.model, tile, optimizer),
+            Some(_) => checkpoint::read_parts_bytes(&config.model, tile, optimizer),
+        });
+        let chunk = chunks.max();
         RankMemory {
             held: room.counts(),
             messages,
@@ -469,6 +514,31 @@ impl<B: Backend> Model<B> {
         room: &'a mut TileRoom,
     ) -> Result<TileView<'a>, Error> {
         self.embedding.tile(device_queue, rows, room)
+    }
+
+    /// Whether the rows of a held tile are in a file, so that reading many of them takes memory.
+    #[must_use]
+    pub fn is_stored(&self, tile: usize) -> bool {
+        self.embedding.is_stored(tile)
+    }
+
+    /// Overwrites rows of a held tile that is in a file, before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Io`] of the file.
+    pub fn restore_rows(
+        &mut self,
+        device: &B,
+        tile: usize,
+        state: &TileState,
+    ) -> Result<(), Error> {
+        self.embedding.restore_rows(device, tile, state)
+    }
+
+    /// Returns how the caches of table rows were used so far.
+    #[must_use]
+    pub fn cache_uses(&self) -> Vec<CacheUse> {
+        self.embedding.cache_uses()
     }
 
     /// Computes the click probabilities of this rank's samples, `[B]`, and the sum of their losses.

@@ -10,6 +10,7 @@ mod event;
 mod feed;
 pub(crate) mod loaders;
 mod request;
+mod restore;
 mod sharing;
 pub(crate) mod start;
 mod worker;

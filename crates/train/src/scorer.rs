@@ -80,7 +80,8 @@ impl<B: Backend> Scorer<B> {
 
     fn new(folder: &Path, context: RankContext<B>, tables: TableLocation) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(folder)?;
-        let config = checkpoint.config().clone();
+        // Inference reads the rows of the checkpoint, wherever training kept them.
+        let config = JobConfig { storage: None, ..checkpoint.config().clone() };
         let fitted = fitted(&checkpoint)?;
         let (rank, size) = (context.comm.rank(), context.comm.world_size());
         let plan = ShardingPlan::table_wise(&config.model.tables, size as u32);

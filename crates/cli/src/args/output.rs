@@ -101,6 +101,7 @@ fn data_outputs(data: &Data) -> Vec<OutputPath> {
         Data::Synth(synth) => regular_files([Some(&synth.out)]),
         Data::Convert(convert) => vec![OutputPath::Folder(convert.out.clone())],
         Data::Stats(stats) => files([stats.feature_stats.as_ref()]),
+        Data::Cache(cache) => files([cache.svg.as_ref()]),
     }
 }
 

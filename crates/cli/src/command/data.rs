@@ -1,4 +1,5 @@
-//! The command `rowmill data`, which generates, converts and describes data.
+//! The command `rowmill data`, which generates, converts and describes data, and simulates caches
+//! of the rows that it looks up.
 
 use std::path::PathBuf;
 
@@ -15,6 +16,8 @@ use setup::synthetic::Laws;
 use setup::{Session, config, input};
 use setup::{output, render};
 
+mod cache;
+mod cache_drawing;
 pub mod stats;
 
 /// Number of features that `--layout csv` generates without a configuration.
@@ -26,6 +29,7 @@ pub fn run(command: Data, session: &Session) -> Result<(), Error> {
         Data::Synth(synth) => generate(&synth, session),
         Data::Convert(request) => convert(&request, session),
         Data::Stats(request) => stats::run(&request, session),
+        Data::Cache(request) => cache::run(&request, session),
     }
 }
 

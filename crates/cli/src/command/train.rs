@@ -12,9 +12,11 @@ use data::{Begin, IdsOutside, Strictness};
 use schema::source::OutOfRange;
 use schema::unit::counted;
 use schema::{
-    Figure, HostLayout, Interaction, JobConfig, Precision, Schedule, ShardingPlan, TrainingConfig,
+    Bytes, Figure, HostLayout, Interaction, JobConfig, Precision, Schedule, ShardingPlan, Share,
+    TrainingConfig,
 };
 use serde::Serialize;
+use train::embedding::stored_tile::CacheUse;
 use train::memory::WeightSource;
 use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, total_steps};
 use train::{Evaluation, RankTiming};
@@ -58,6 +60,9 @@ struct FinishedLine<'a> {
     input_wait_share: f64,
     timing: &'a [RankTiming],
     loss: f64,
+    /// Use of the caches of tables in files. Empty if all tables are in memory.
+    #[serde(skip_serializing_if = "<[CacheUse]>::is_empty")]
+    caches: &'a [CacheUse],
     ids_left_out: u64,
     ids_outside: &'a [IdsOutside],
     evaluation: Option<&'a Evaluation>,
@@ -69,6 +74,15 @@ struct FinishedLine<'a> {
     out_of_patience: bool,
     interrupted: bool,
     seconds: f64,
+}
+
+/// Describes the use of the caches of all tables together.
+fn describe_caches(caches: &[CacheUse]) -> String {
+    let sum = |of: fn(&CacheUse) -> u64| caches.iter().map(of).sum::<u64>();
+    let misses = Share::from_parts(sum(|cache| cache.missed), sum(|cache| cache.unique));
+    let read = Bytes(sum(|cache| cache.bytes_read));
+    let written = Bytes(sum(|cache| cache.bytes_written));
+    format!("{misses} of the rows of batches missed, {read} read, {written} written")
 }
 
 /// The best checkpoint of a run, as a part of [`FinishedLine`].
@@ -93,6 +107,7 @@ impl<'a> FinishedLine<'a> {
             input_wait_share: outcome.input_wait_share,
             timing: &outcome.timing,
             loss: outcome.loss,
+            caches: &outcome.caches,
             ids_left_out: outcome.ids_left_out,
             ids_outside: &outcome.ids_outside,
             evaluation: outcome.evaluation.as_ref(),
@@ -563,6 +578,9 @@ fn outcome_table(
         ("input wait", format!("{:.2} % of the step", 100.0 * outcome.input_wait_share)),
         ("training loss", format!("{:.6}", outcome.loss)),
     ];
+    if !outcome.caches.is_empty() {
+        rows.push(("cached tables", describe_caches(&outcome.caches)));
+    }
     if outcome.ids_left_out > 0 {
         let count = render::count(outcome.ids_left_out);
         rows.push(("ids left out", format!("{count}, beyond the sequence_length of their tables")));

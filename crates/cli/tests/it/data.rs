@@ -222,3 +222,29 @@ fn mean_of_label(place: &Place, scores: &[f64], label: &str) -> f64 {
         labels.zip(scores).filter(|(l, _)| *l == label).map(|(_, &score)| score).collect();
     chosen.iter().sum::<f64>() / chosen.len() as f64
 }
+
+#[test]
+fn simulated_caches_miss_less_with_more_rows() {
+    let place = Place::new();
+    place.done("data convert train.csv --config job.toml --out prepared");
+    let words = "data cache prepared --config job.toml --set model.tables.a.rows=3000";
+    for policy in ["lru", "lfu"] {
+        let sizes = "--sizes 2.2%,20% --svg misses.svg --format json";
+        let got = place.done(&format!("{words} --policy {policy} {sizes}")).last();
+        let table = &got["tables"][0];
+        assert_eq!((&table["table"], &table["rows"]), (&"a".into(), &3000.into()), "{got}");
+        // Column `a` has 50 distinct ids, which all fit into the larger cache after the first half
+        // of the batches.
+        assert_eq!(table["points"][1]["miss_ratio"], 0.0, "{got}");
+        let [few, many] = [0, 1].map(|at| table["points"][at]["missed"].as_u64().unwrap());
+        assert!(few >= many, "{got}");
+        assert_eq!(got["small_tables"], serde_json::json!(["b"]), "{got}");
+        let svg = fs::read_to_string(place.path("misses.svg")).unwrap();
+        assert_eq!(svg.matches("<polyline").count(), 1, "{svg}");
+    }
+    let text = place.done(&format!("{words} --sizes 20%")).stdout;
+    assert!(text.contains("0.00 %"), "{text}");
+    place.refused(&format!("{words} --sizes 1"), &["write 1% or 100%"]);
+    let missing = place.run("data cache train.csv --config job.toml");
+    assert_eq!(missing.code, Some(1), "{}", missing.stderr);
+}

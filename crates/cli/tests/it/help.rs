@@ -36,6 +36,7 @@ fn the_help_of_a_verb_shows_examples() {
         "data synth",
         "data convert",
         "data stats",
+        "data cache",
         "checkpoint info",
         "checkpoint verify",
         "checkpoint export",

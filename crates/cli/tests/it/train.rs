@@ -491,3 +491,26 @@ fn a_run_says_that_its_data_ended_before_its_steps() {
     let whole = place.done(&format!("{job} --set steps=3 --run whole")).stdout;
     assert!(!whole.contains("ended early"), "{whole}");
 }
+
+#[test]
+fn tables_in_files_train_to_the_same_loss() {
+    let place = Place::new();
+    let words = "train job.toml --train train.csv --format json --run";
+    let memory = place.done(&format!("{words} a")).last();
+    let storage = "--set storage.folder=files --set storage.cache_mib=1";
+    let stored = place.done(&format!("{words} b {storage}")).last();
+    assert_eq!(memory["loss"], stored["loss"]);
+    assert_eq!(memory["evaluation"], stored["evaluation"]);
+    assert!(memory.get("caches").is_none(), "{memory}");
+    let tables: Vec<&str> =
+        stored["caches"].as_array().unwrap().iter().map(|c| c["table"].as_str().unwrap()).collect();
+    assert_eq!(tables, ["a", "b"]);
+    // The configuration in the checkpoint names the folder, which inference does not need.
+    std::fs::remove_dir(place.path("files")).unwrap();
+    place.done("eval b");
+    let resumed = place.done("train --resume --run b --set epochs=3").stdout;
+    assert!(resumed.contains("of the rows of batches missed"), "{resumed}");
+    let refused = place.run(&format!("{words} c {storage} --device emulated"));
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("expected training on CPUs"), "{}", refused.stderr);
+}

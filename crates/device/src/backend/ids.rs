@@ -40,6 +40,11 @@ pub trait DistributedIds: Default + Send {
     /// # Errors
     /// Fails if the device reports an earlier failure.
     fn read<'a>(&'a self, room: &'a mut LocalIds) -> Result<&'a LocalIds, Error>;
+    /// Returns the ids that were joined or selected last, for replacing their values, or `None` if
+    /// they are not in host memory.
+    fn host_ids(&mut self) -> Option<&mut LocalIds> {
+        None
+    }
 }
 
 /// The ids to look up: those of this rank's batch, or those that all ranks sent to this one.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
 mod backend;
+mod cache;
 mod cuda;
 mod dense;
 mod embedding;

@@ -222,3 +222,28 @@ fn synthetic_ids_follow_the_law_of_their_table() {
         synthetic.tables.b: expected an exponent of 0 or more, got -1"#]]
     .assert_eq(&[refused("c", "1.5"), refused("b", "-1.0")].join("\n"));
 }
+
+#[test]
+fn storage_names_f32_tables_of_the_model() {
+    let folder = ("storage.folder", "/mnt");
+    let cache = ("storage.cache_mib", "64");
+    let config = job(&[folder, cache]).unwrap();
+    let storage = config.storage.as_ref().unwrap();
+    assert!(config.model.tables.iter().all(|table| storage.includes(table)));
+    assert_eq!(JobConfig::parse(&config.to_toml().unwrap(), &[]).unwrap(), config);
+    check(&[folder], expect!["storage.cache_mib is missing: expected an integer, at least 1"]);
+    check(
+        &[folder, cache, ("storage.tables", "[\"c\"]")],
+        expect![[r#"storage.tables: expected the names of tables, got "c""#]],
+    );
+    check(
+        &[folder, cache, ("model.tables.b.data_type", "f16")],
+        expect![[
+            r#"storage.tables: expected tables of data_type "f32", got "b" with data_type "f16""#
+        ]],
+    );
+    check(
+        &[folder, cache, ("storage.tables", "[\"a\"]"), ("model.tables.b.data_type", "f16")],
+        expect!["ok"],
+    );
+}

@@ -570,4 +570,27 @@ pub const KEYS: &[ConfigKey] = &[
         "Number of column parts of the layout grid.",
         "pinned = { layout = \"grid\", columns = 2, ranks = [0, 1, 2, 3] }",
     ),
+    optional("storage", Section, "").says(
+        "Tables that are larger than memory: their rows are in files, and a cache of rows is in \
+         memory. The weights are those of training in memory. Only on CPUs.",
+        "[storage]",
+    ),
+    optional("storage.tables", Texts, "")
+        .or("all tables")
+        .says("Names of the tables. Their data_type is f32.", "tables = [\"user\"]"),
+    required("storage.folder", Text, "").says(
+        "Folder of the files, on a fast disk. The files have no names, so they vanish with the \
+         program. Checkpoints are complete without them.",
+        "folder = \"/mnt/nvme\"",
+    ),
+    required("storage.cache_mib", Integer, "at least 1").says(
+        "Memory of the caches on each rank, in MiB, with optimizer state. All rows of a batch must \
+         fit. rowmill data cache shows what caches miss.",
+        "cache_mib = 4096",
+    ),
+    optional("storage.policy", Choice(&["lru", "lfu"]), "").or("lru").says(
+        "The row that a full cache evicts: the one used least recently, or the one that the fewest \
+         recent batches used.",
+        "policy = \"lfu\"",
+    ),
 ];

@@ -282,6 +282,13 @@ pub fn suggest_for_train(error: &train::Error) -> Option<String> {
         train::Error::NothingToTrace { .. } => {
             "choose steps of the run with --trace-steps A..B, or train longer with --set steps=N"
         }
+        train::Error::CacheFull { .. } => {
+            "increase storage.cache_mib, or lower training.batch_size"
+        }
+        train::Error::StoredRows { .. } => {
+            "the disk lost or changed data: resume from the last checkpoint with another \
+             storage.folder"
+        }
         train::Error::RunBusy { .. } => "let that run end, or choose a folder with --run FOLDER",
         train::Error::ManifestVersion { .. } => "read it with the version of rowmill that wrote it",
         _ => return None,

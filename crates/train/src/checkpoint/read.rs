@@ -66,6 +66,17 @@ pub fn read_bytes(model: &ModelConfig, tile: &Tile, optimizer: Optimizer) -> u64
     chunk.saturating_add(sums)
 }
 
+/// Returns an upper bound of the bytes that reading `tile` chunk by chunk needs, if its rows go to
+/// a file: those of [`read_bytes`] and two copies of a chunk's weights and state.
+#[must_use]
+pub fn read_parts_bytes(model: &ModelConfig, tile: &Tile, optimizer: Optimizer) -> u64 {
+    let table = &model.tables[tile.table.index()];
+    let rows = (CHUNK_BYTES / (table.dim * size_of::<f32>())).clamp(1, tile.row_count().max(1));
+    let part = Tile { rows: tile.rows.start..tile.rows.start + rows as u64, ..tile.clone() };
+    let width = tile.dim() + optimizer.state_per_row(tile.dim());
+    read_bytes(model, &part, optimizer) + 2 * (rows * width * size_of::<f32>()) as u64
+}
+
 impl Checkpoint {
     /// Opens a checkpoint's folder and verifies the manifest and every file's length and header.
     /// Values are verified when they are read, or all at once by [`Checkpoint::verify`].

@@ -21,6 +21,8 @@ use super::{Checksum, TensorWriter, folder};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState, TileView};
 
+/// Number of weights of a tile that are read at a time.
+const PART_VALUES: usize = 1 << 20;
 /// Number of values gathered at a time if a tensor takes only some columns of each row.
 const BLOCK_VALUES: usize = 1 << 16;
 
@@ -173,21 +175,20 @@ impl CheckpointWriter {
             };
             let (number, tile) = source;
             let first = (part.rows.start - tile.rows.start) as usize;
-            let (count, dim) = (chunk.shape[0], tile.dim());
-            let rows = TileRows { tile: number, rows: first..first + count };
-            read(rows, &mut |view| {
-                assert_eq!(view.weight.len(), count * dim, "tile weights");
-                assert_eq!(view.state.len(), count * optimizer.state_per_row(dim), "tile state");
-                if let TensorContent::TableWeight(_) = &chunk.content {
-                    return writer.write_bytes(view.weight.bytes());
-                }
-                let stride = view.state.len() / count;
-                // A row of Adam's state holds means and then mean squares, which are two tensors in
-                // the file.
-                let second = matches!(chunk.content, TensorContent::TableMeanSquare(_));
-                let (column, width) = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
-                write_columns(writer, view.state, stride, 0..count, column, width, &mut buffer)
-            })
+            let (end, dim) = (first + chunk.shape[0], tile.dim());
+            // A device or a file copies the rows, so only a part of a chunk is read at a time.
+            let step = (PART_VALUES / dim).max(1);
+            for start in (first..end).step_by(step) {
+                let rows = start..end.min(start + step);
+                let count = rows.len();
+                read(TileRows { tile: number, rows }, &mut |view| {
+                    let state_len = count * optimizer.state_per_row(dim);
+                    assert_eq!(view.weight.len(), count * dim, "tile weights");
+                    assert_eq!(view.state.len(), state_len, "tile state");
+                    write_rows(writer, chunk, view, &mut buffer)
+                })?;
+            }
+            Ok(())
         })
     }
 
@@ -377,6 +378,24 @@ impl Drop for CheckpointWriter {
 /// Returns the name of a rank's file.
 pub(crate) fn rank_file(rank: Rank) -> String {
     format!("rank-{:05}.safetensors", rank.0)
+}
+
+/// Writes what a chunk holds of some rows: their weights, or a tensor of their state.
+fn write_rows(
+    writer: &mut TensorWriter,
+    chunk: &Chunk,
+    view: &TileView<'_>,
+    buffer: &mut Vec<f32>,
+) -> Result<(), Error> {
+    if let TensorContent::TableWeight(_) = &chunk.content {
+        return writer.write_bytes(view.weight.bytes());
+    }
+    let count = view.weight.len() / view.tile.dim();
+    let stride = view.state.len() / count;
+    // A row of Adam's state holds means and then mean squares, which are two tensors in the file.
+    let second = matches!(chunk.content, TensorContent::TableMeanSquare(_));
+    let (column, width) = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
+    write_columns(writer, view.state, stride, 0..count, column, width, buffer)
 }
 
 /// Writes the given columns of rows that are `stride` values apart.

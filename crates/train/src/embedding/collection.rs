@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use device::Backend;
 use device::backend::{BatchIds, DistributedIds, TileRoom, TileRows};
+use device::cache::{CacheShape, RowAccess};
 use device::ops::embedding_backward::{Factors, ScratchShape, Updated};
 use device::ops::jagged::IdMessages;
 use device::ops::{Slot, SlotOutput};
@@ -20,6 +21,7 @@ use super::layout::{self, LookupEstimate, SlotLayout};
 use super::output_dist::{self, LocalVectors, PooledGradient};
 use super::replicas::{ReplicaSums, RowGradient};
 use super::row_terms::RowTermExchange;
+use super::stored_tile::CacheUse;
 use super::tables::{LookupSize, TableGroup};
 use super::touched_rows::TouchedRows;
 use crate::Error;
@@ -73,7 +75,10 @@ impl<B: Backend> EmbeddingCollection<B> {
         mut tiles: Vec<TileState>,
     ) -> Self {
         let (model, optimizers) = (&config.model, &config.optimizer);
-        let layout = Arc::new(SlotLayout::new(model, plan));
+        let mut layout = SlotLayout::new(model, plan);
+        // The ids of tables in files are replaced by slots, so they are copied.
+        layout.as_given &= config.storage.is_none();
+        let layout = Arc::new(layout);
         let place = plan.place(rank);
         let slot = |slot: &layout::Slot| Slot {
             tile: slot.tile,
@@ -113,6 +118,58 @@ impl<B: Backend> EmbeddingCollection<B> {
                 .then(|| RowTermExchange::new(plan, rank)),
             layout,
         }
+    }
+
+    /// Creates the files of the tiles that have a cache. `shapes` has the shape of each held tile's
+    /// cache.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a file cannot be created.
+    pub fn create_files(
+        &mut self,
+        config: &JobConfig,
+        shapes: &[Option<CacheShape>],
+    ) -> Result<(), Error> {
+        let (tiled, whole) = shapes.split_at(self.tiled.tiles().len());
+        self.tiled.create_files(config, tiled)?;
+        self.whole.create_files(config, whole)
+    }
+
+    /// Overwrites rows of a held tile that is in a file, before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Io`] of the file.
+    pub fn restore_rows(
+        &mut self,
+        device: &B,
+        tile: usize,
+        state: &TileState,
+    ) -> Result<(), Error> {
+        match tile.checked_sub(self.tiled.tiles().len()) {
+            None => self.tiled.restore_rows(device, tile, state),
+            Some(tile) => self.whole.restore_rows(device, tile, state),
+        }
+    }
+
+    /// Whether the rows of a held tile are in a file.
+    #[must_use]
+    pub fn is_stored(&self, tile: usize) -> bool {
+        match tile.checked_sub(self.tiled.tiles().len()) {
+            None => self.tiled.is_stored(tile),
+            Some(tile) => self.whole.is_stored(tile),
+        }
+    }
+
+    /// Returns how the caches of table rows were used so far.
+    #[must_use]
+    pub fn cache_uses(&self) -> Vec<CacheUse> {
+        self.tiled.cache_uses().chain(self.whole.cache_uses()).collect()
+    }
+
+    /// Lets the caches evict the rows of the last lookup.
+    pub fn release_rows(&mut self, access: RowAccess) {
+        self.tiled.release_rows(access);
+        self.whole.release_rows(access);
     }
 
     /// Returns all tiles that this rank holds: its own in plan order, then replicated tables.
@@ -352,6 +409,9 @@ impl<B: Backend> EmbeddingCollection<B> {
         let LookupSize { bags, ids, elements, row_bytes } = size;
         let op = Op::EmbeddingForward { bags, ids, elements, pooled_elements, row_bytes };
         profiler.op(op, || {
+            let device_queue = DeviceQueue { device: &*device, queue };
+            self.tiled.fetch_rows(device_queue, &mut self.this.tiled)?;
+            self.whole.fetch_rows(device_queue, &mut self.this.own)?;
             if self.layout.has_tiles() {
                 let width = self.layout.local_width(comm.place().index());
                 device.grow(&mut self.local, self.this.tiled.counts().samples() * width)?;
@@ -573,7 +633,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         profiler.op(op, || {
             self.update_tiles(device_queue, scalars)?;
             if self.whole.is_empty() {
-                return Ok(());
+                return Ok::<_, Error>(());
             }
             if !self.layout.replica_rows.is_empty() {
                 let (tables, sums) = (self.whole.on_device(), self.replicas.sums());
@@ -581,7 +641,9 @@ impl<B: Backend> EmbeddingCollection<B> {
             }
             let ids = own_ids(&self.layout, &self.this, sparse);
             Ok(device.update_rows(queue, self.whole.on_device(), ids, d_pooled, scalars)?)
-        })
+        })?;
+        self.release_rows(RowAccess::Updated);
+        Ok(())
     }
 
     fn update_tiles(

@@ -2,11 +2,14 @@
 //! of their ids. Where ids and gradients come from is decided by the collection.
 
 use device::Backend;
-use device::backend::{RowValues, TableValues, TileRoom, TileRows, TileValues};
+use device::backend::{DistributedIds, RowValues, TableValues, TileRoom, TileRows, TileValues};
+use device::cache::{CacheShape, RowAccess};
 use device::ops::embedding_backward::TileOrigin;
+use device::ops::jagged::LocalIds;
 use device::ops::{Slot, SlotOutput};
-use schema::{TableConfig, Tile};
+use schema::{JobConfig, TableConfig, Tile};
 
+use super::stored_tile::{CacheUse, StoredTile};
 use crate::Error;
 use crate::context::DeviceQueue;
 use crate::memory::CountingAllocator;
@@ -20,6 +23,8 @@ pub struct TableGroup<B: Backend> {
     tables: B::Tables,
     slots: Vec<Slot>,
     output: SlotOutput,
+    /// Tiles whose rows are in files, and of which the device holds the slots of a cache.
+    stored: Vec<StoredTile>,
 }
 
 /// The amount of work of one lookup or update, which a trace records with the operation.
@@ -60,7 +65,7 @@ impl<B: Backend> TableGroup<B> {
         let configs: Vec<TableConfig> = rectangles.iter().map(config).collect();
         let values = values(tiles, &configs, &slots, output);
         let tables = room.tables(values);
-        Self { tiles: rectangles, configs, tables, slots, output }
+        Self { tiles: rectangles, configs, tables, slots, output, stored: Vec::new() }
     }
 
     /// Returns the tiles in the order of their numbers.
@@ -75,10 +80,82 @@ impl<B: Backend> TableGroup<B> {
         self.slots.is_empty()
     }
 
+    /// Creates the files of the tiles that have a cache. `shapes` has the shape of each tile's
+    /// cache.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a file cannot be created.
+    pub fn create_files(
+        &mut self,
+        config: &JobConfig,
+        shapes: &[Option<CacheShape>],
+    ) -> Result<(), Error> {
+        for (number, (tile, shape)) in self.tiles.iter().zip(shapes).enumerate() {
+            let Some(shape) = *shape else { continue };
+            self.stored.extend(StoredTile::create(config, number, tile, shape)?);
+        }
+        Ok(())
+    }
+
+    /// Brings the rows of a batch into the caches, and replaces the ids of these tiles by slots.
+    ///
+    /// # Errors
+    /// Returns the errors of [`StoredTile::fetch`].
+    pub fn fetch_rows(
+        &mut self,
+        device_queue: DeviceQueue<'_, B>,
+        ids: &mut B::Ids,
+    ) -> Result<(), Error> {
+        if self.stored.is_empty() {
+            return Ok(());
+        }
+        let Some(LocalIds { jagged, .. }) = ids.host_ids() else {
+            unreachable!("`stored_tile::check` refuses devices whose ids are not in host memory")
+        };
+        for stored in &mut self.stored {
+            let is_key = |key: &usize| self.slots[*key].tile == stored.tile;
+            let keys: Vec<usize> = (0..self.slots.len()).filter(is_key).collect();
+            stored.fetch(device_queue, &mut self.tables, &keys, jagged)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the caches evict the rows of the batch that was fetched last.
+    pub fn release_rows(&mut self, access: RowAccess) {
+        self.stored.iter_mut().for_each(|stored| stored.release(access));
+    }
+
+    /// Returns how the caches were used so far.
+    pub fn cache_uses(&self) -> impl Iterator<Item = CacheUse> {
+        self.stored.iter().map(StoredTile::cache_use)
+    }
+
+    /// Whether a tile's rows are in a file.
+    #[must_use]
+    pub fn is_stored(&self, tile: usize) -> bool {
+        self.stored.iter().any(|stored| stored.tile == tile)
+    }
+
+    /// Overwrites the rows of a tile in a file before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Io`] of the file.
+    pub fn restore_rows(
+        &mut self,
+        device: &B,
+        tile: usize,
+        state: &TileState,
+    ) -> Result<(), Error> {
+        let first = state.tile.rows.start - self.tiles[tile].rows.start;
+        let mut stored = self.stored.iter_mut();
+        let stored = stored.find(|stored| stored.tile == tile);
+        stored.map_or(Ok(()), |stored| stored.restore(device, first, state))
+    }
+
     /// Returns the weights and state of some rows of a tile.
     ///
     /// # Errors
-    /// [`Error::Device`] if the device failed.
+    /// [`Error::Device`] if the device failed. [`Error::Io`] and [`Error::StoredRows`] of a file.
     pub fn tile<'a>(
         &'a self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -89,7 +166,13 @@ impl<B: Backend> TableGroup<B> {
         let first = whole.rows.start;
         let range = first + rows.rows.start as u64..first + rows.rows.end as u64;
         let tile = Tile { rows: range, ..whole.clone() };
-        let (weight, state) = device.tile(queue, &self.tables, rows, room)?;
+        let mut stored = self.stored.iter();
+        let (weight, state) = match stored.find(|stored| stored.tile == rows.tile) {
+            None => device.tile(queue, &self.tables, rows, room)?,
+            Some(stored) => {
+                stored.read(DeviceQueue { device, queue }, &self.tables, rows.rows, room)?
+            }
+        };
         Ok(TileView { tile, weight, state })
     }
 
@@ -145,7 +228,8 @@ fn values(
     output: SlotOutput,
 ) -> TableValues {
     let value = |(TileState { tile, weight, state }, config): (TileState, &TableConfig)| {
-        let (rows, dim, name) = (tile.row_count(), tile.dim(), config.name.clone());
+        // The rows of a tile in a file are the slots of its cache.
+        let (rows, dim, name) = (weight.len() / tile.dim(), tile.dim(), config.name.clone());
         let origin = TileOrigin {
             table: tile.table.0,
             row: tile.rows.start,

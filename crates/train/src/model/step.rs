@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use device::backend::LossArguments;
+use device::cache::RowAccess;
 use device::{Backend, MatrixShape};
 use schema::stage::{ActionBatch, ActionPart, DenseBucket, Section, StageAction};
 use schema::{Op, Stage};
@@ -69,6 +70,7 @@ impl<B: Backend> Model<B> {
                 self.run_stage(context, share, Purpose::Evaluation, stage, part)?;
             }
         }
+        self.embedding.release_rows(RowAccess::Read);
         Ok(())
     }
 

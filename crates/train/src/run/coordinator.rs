@@ -17,6 +17,7 @@ use super::sharing::RowSharer;
 use super::start::{self, BestEvaluation, LossTally, RunProgress, StartState};
 use super::worker::{EvaluatedBatch, RankWorker, Saved};
 use crate::checkpoint::{self, CheckpointWriter, Meta};
+use crate::embedding::stored_tile::CacheUse;
 use crate::metric::{Accumulator, is_better};
 use crate::share::ReadBatch;
 use crate::timing::{self, SummedTimes};
@@ -49,6 +50,8 @@ struct Coordinator<'a, 'o, B: Backend> {
     session_times: Vec<SummedTimes>,
     saved: Option<std::path::PathBuf>,
     saved_step: Option<u64>,
+    /// Use of the caches of tables in files, as of the last checkpoint.
+    caches: Vec<CacheUse>,
     /// The best evaluation so far, if the run keeps the best checkpoint.
     best: Option<BestEvaluation>,
     /// All metrics of the best evaluation, if this session made it.
@@ -130,6 +133,7 @@ pub fn lead<'a, B: Backend>(
         session_times: Vec::new(),
         saved: start.checkpoint.as_ref().map(|checkpoint| checkpoint.folder().to_owned()),
         saved_step: start.checkpoint.as_ref().map(|_| start.step),
+        caches: Vec::new(),
         best: progress.and_then(RunProgress::best),
         best_metrics: None,
         evaluated: None,
@@ -175,6 +179,7 @@ pub fn lead<'a, B: Backend>(
         out_of_patience: coordinator.is_out_of_patience()
             && coordinator.step < total_run_steps(request),
         checkpoint: coordinator.saved,
+        caches: coordinator.caches,
         ids_left_out: coordinator.worker.ids_left_out,
         ids_outside: coordinator.ids_outside,
         interrupted,
@@ -487,10 +492,11 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         (self.observe)(RunEvent::Saving);
         let (request, config) = (self.request, &self.request.config);
         let writer = CheckpointWriter::begin(&request.run_folder, self.step, &config.model.tables)?;
-        let (records, used) = match self.worker.lead_save(&writer, self.last_batch.as_ref())? {
-            Saved::Written(records, used) => (records, used),
-            Saved::Rejected(what) => return Err(self.diverged(what)),
-        };
+        let (records, used, caches) =
+            match self.worker.lead_save(&writer, self.last_batch.as_ref())? {
+                Saved::Written(records, used, caches) => (records, used, caches),
+                Saved::Rejected(what) => return Err(self.diverged(what)),
+            };
         let progress =
             RunProgress::new(self.position.clone(), self.tally, self.last_loss, self.best);
         let meta = Meta {
@@ -504,6 +510,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         };
         let committed = writer.commit(&meta, records)?;
         checkpoint::retain(&request.run_folder, config.training.keep_checkpoints)?;
+        self.caches = CacheUse::sum_tables(caches);
         let tables = table_use::sum_tiles(&config.model, &used);
         (self.observe)(RunEvent::Tables { step: self.step, tables: &tables });
         (self.observe)(RunEvent::Saved {

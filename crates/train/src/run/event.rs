@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use schema::{Figure, Optimizer, RowScope};
 use serde::Serialize;
 
+use crate::embedding::stored_tile::CacheUse;
 use crate::{Evaluation, RankTiming, TableUse};
 
 /// The statistics of the steps since the last log line.
@@ -123,6 +124,8 @@ pub struct RunOutcome {
     /// Whether the run ended early because evaluations stopped improving.
     pub out_of_patience: bool,
     pub checkpoint: Option<PathBuf>,
+    /// Use of the caches of tables in files in this session, up to the last checkpoint.
+    pub caches: Vec<CacheUse>,
     /// Number of ids beyond the length of their table's sequences in this session. These ids were
     /// not looked up.
     pub ids_left_out: u64,

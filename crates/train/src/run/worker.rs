@@ -8,10 +8,10 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use comm::Communicator;
+use device::Backend;
 use device::backend::{TileRoom, TileRows};
-use device::{Backend, Pool};
 use schema::stage::{ActionPart, Overlap};
-use schema::{Batch, JobConfig, Rank, Schedule, ShardingPlan, Stage, StepGraph};
+use schema::{Batch, Rank, Schedule, Stage, StepGraph};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trace::{Clock, Recorder, RunInfo};
@@ -20,12 +20,14 @@ use super::agreement;
 use super::command::{Command, TrainStep};
 use super::feed::Feed;
 use super::request::{OpenDevice, RunRequest, TraceRequest};
+use super::restore;
 use super::start::StartState;
-use crate::checkpoint::{Checkpoint, CheckpointWriter, WrittenFile, dtype};
+use crate::checkpoint::{CheckpointWriter, WrittenFile, dtype};
+use crate::embedding::stored_tile::CacheUse;
 use crate::lane::AllToAll;
 use crate::metric::Groups;
-use crate::model::{RankParameters, Started};
-use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
+use crate::model::Started;
+use crate::parameter::{self, TileView};
 use crate::profile::{Profiler, TimedAction};
 use crate::share::{RankBatch, ReadBatch};
 use crate::table_use::{self, TileUse};
@@ -36,13 +38,17 @@ use crate::{Error, Model, RankContext};
 /// error should come first because it names the lost rank.
 const PRECEDENCE: Duration = Duration::from_secs(1);
 
+/// Number of weights that are read from a file at a time for checks.
+const PART_VALUES: usize = 1 << 20;
+
 /// Bytes of a message with a loss, a number of ids left out, a stop flag and times.
 const LOSS_BYTES: usize = 17 + SummedTimes::BYTES;
 
 /// The result of saving: written files, or the reason why the parameters must not be saved.
 pub enum Saved {
-    /// The files written by each rank, in rank order, and the change statistics of its tiles.
-    Written(Vec<WrittenFile>, Vec<TileUse>),
+    /// The files written by each rank, in rank order, the change statistics of its tiles, and the
+    /// use of its caches so far.
+    Written(Vec<WrittenFile>, Vec<TileUse>, Vec<CacheUse>),
     /// Description of a non-finite or clamped value. Because of this value nothing was written.
     Rejected(String),
 }
@@ -135,9 +141,12 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         let mut model = match &start.checkpoint {
             None => Model::initial(device_queue, config, plan, rank, batch_max)?,
             Some(checkpoint) => {
-                let parameters =
-                    read_parameters(checkpoint, config, plan, rank, device_queue.device.host())?;
-                Model::restored(device_queue, config, plan, rank, batch_max, parameters)?
+                let host = device_queue.device.host();
+                let parameters = restore::read_parameters(checkpoint, config, plan, rank, host)?;
+                let mut model =
+                    Model::restored(device_queue, config, plan, rank, batch_max, parameters)?;
+                restore::restore_files(checkpoint, config, device_queue.device, &mut model)?;
+                model
             }
         };
         model.set_graph(StepGraph::new(config, request.bucket_bytes, schedule, plan));
@@ -146,8 +155,10 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             // A checkpoint may already contain weights at the limit of their format. This run
             // clamped only the weights that reach the limit later.
             if start.checkpoint.is_some() {
-                let view = model.tile(device_queue, all_rows(&model, tile), &mut room)?;
-                *count = parameter::count_at_limit(device_queue.device.host(), view.weight);
+                for rows in row_parts(&model, tile) {
+                    let view = model.tile(device_queue, rows, &mut room)?;
+                    *count += parameter::count_at_limit(device_queue.device.host(), view.weight);
+                }
             }
         }
         let (handed, timeout, message_buffer, is_stopped) = (Vec::new(), None, Vec::new(), false);
@@ -541,16 +552,23 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             written.push(writer.write_dense(&dense, optimizers.dense.kind)?);
         }
         let mut used = Vec::new();
-        for tile in 0..self.model.tiles().len() {
-            let view = self.model.tile(device_queue, all_rows(&self.model, tile), &mut room)?;
+        let tiles = 0..self.model.tiles().len();
+        for rows in tiles.flat_map(|tile| row_parts(&self.model, tile)) {
+            let view = self.model.tile(device_queue, rows, &mut room)?;
             used.push(table_use::measure_tile(
                 device_queue.device.host(),
                 &self.request.config.model,
                 &view,
             ));
         }
-        let (written, used): (Vec<_>, Vec<_>) = self.replies(&(written, used))?.into_iter().unzip();
-        Ok(Saved::Written(written.concat(), used.concat()))
+        let reply = (written, used, self.model.cache_uses());
+        let (mut written, mut used, mut caches) = (Vec::new(), Vec::new(), Vec::new());
+        for (files, tiles, uses) in self.replies(&reply)? {
+            written.extend(files);
+            used.extend(tiles);
+            caches.extend(uses);
+        }
+        Ok(Saved::Written(written, used, caches))
     }
 
     /// Finds the reason why some rank's parameters must not be saved: a non-finite value, a weight
@@ -577,16 +595,23 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             return Ok(Some(format!("{spot}, expected a finite number")));
         }
         let (host, mut room) = (device_queue.device.host(), TileRoom::default());
+        let kind = config.optimizer.sparse.kind;
         for (tile, &before) in self.at_limit.iter().enumerate() {
-            let view: TileView<'_> =
-                self.model.tile(device_queue, all_rows(&self.model, tile), &mut room)?;
-            let table = &config.model.tables[view.tile.table.index()];
-            let kind = config.optimizer.sparse.kind;
-            if let Some(spot) = parameter::not_finite(host, &view, &table.name, kind) {
-                return Ok(Some(format!("{spot}, expected a finite number")));
+            let (mut count, mut first) = (0, None);
+            let table = &config.model.tables[self.model.tiles()[tile].table.index()];
+            for rows in row_parts(&self.model, tile) {
+                let view: TileView<'_> = self.model.tile(device_queue, rows, &mut room)?;
+                if let Some(spot) = parameter::not_finite(host, &view, &table.name, kind) {
+                    return Ok(Some(format!("{spot}, expected a finite number")));
+                }
+                let at_limit = parameter::count_at_limit(host, view.weight);
+                count += at_limit;
+                if at_limit > 0 && first.is_none() {
+                    first = parameter::first_at_limit(&view, &table.name);
+                }
             }
-            if parameter::count_at_limit(host, view.weight) > before
-                && let Some(spot) = parameter::first_at_limit(&view, &table.name)
+            if count > before
+                && let Some(spot) = first
             {
                 let ends = dtype(table.data_type);
                 let text =
@@ -620,33 +645,12 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     }
 }
 
-/// Returns the range of all rows of a tile.
-fn all_rows<B: Backend>(model: &Model<B>, tile: usize) -> TileRows {
-    TileRows { tile, rows: 0..model.tiles()[tile].row_count() }
-}
-
-/// Reads the parameters and state of one rank from a checkpoint of any plan.
-fn read_parameters(
-    checkpoint: &Checkpoint,
-    config: &JobConfig,
-    plan: &ShardingPlan,
-    rank: Rank,
-    host: &Pool,
-) -> Result<RankParameters, Error> {
-    let (model, optimizer) = (&config.model, &config.optimizer);
-    let zeros = |(name, shape): (String, Vec<usize>)| {
-        DenseParameter::zeros(&name, &shape, optimizer.dense.kind)
-    };
-    let mut dense: Vec<_> = dense_shapes(model).into_iter().map(zeros).collect();
-    checkpoint.read_dense(&mut dense)?;
-    let tile = |tile: &schema::Tile| {
-        let name = &model.tables[tile.table.index()].name;
-        checkpoint.read_tile(name, tile, optimizer.sparse.kind)
-    };
-    let tiles = plan.held_by(rank).map(tile).collect::<Result<_, _>>()?;
-    let parameters = RankParameters { dense, tiles };
-    parameters.check_finite(host, checkpoint.folder(), config)?;
-    Ok(parameters)
+/// Returns the ranges in which the rows of a tile are read: all at once, unless they are in a file.
+fn row_parts<B: Backend>(model: &Model<B>, tile: usize) -> impl Iterator<Item = TileRows> + use<B> {
+    let (count, dim) = (model.tiles()[tile].row_count(), model.tiles()[tile].dim());
+    let step = if model.is_stored(tile) { (PART_VALUES / dim).max(1) } else { count.max(1) };
+    let starts = (0..count).step_by(step);
+    starts.map(move |start| TileRows { tile, rows: start..count.min(start + step) })
 }
 
 /// Describes this rank for its trace. The calling thread becomes the trace's main thread.

@@ -26,5 +26,6 @@ mod samples;
 mod sequence;
 mod state_dict;
 mod stopped;
+mod storage;
 mod stub;
 mod table_use;

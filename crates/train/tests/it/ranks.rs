@@ -190,6 +190,7 @@ pub fn job(
         },
         synthetic: schema::SyntheticConfig::default(),
         plan: schema::Constraints::default(),
+        storage: None,
         data: DataConfig::new(DataFormat::Criteo),
     }
 }

@@ -48,6 +48,10 @@ impl DistributedIds for CpuIds {
     fn read<'a>(&'a self, _: &'a mut LocalIds) -> Result<&'a LocalIds, Error> {
         Ok(&self.local)
     }
+
+    fn host_ids(&mut self) -> Option<&mut LocalIds> {
+        Some(&mut self.local)
+    }
 }
 
 impl<'a> BatchIds<'a, Cpu> {
