@@ -46,7 +46,7 @@ pub fn describe(priced: &PricedPlan<'_>) -> Result<MemoryShortage, Error> {
     })
 }
 
-/// Returns the least number of hosts on which a plan fits, by bisection.
+/// Returns the least number of hosts on which a plan fits: by doubling, then by bisection.
 fn find_least_hosts(priced: &PricedPlan<'_>) -> Result<Option<u32>, Error> {
     let problem = priced.problem();
     let topology = problem.conditions.topology;
@@ -55,8 +55,13 @@ fn find_least_hosts(priced: &PricedPlan<'_>) -> Result<Option<u32>, Error> {
         let conditions = Conditions { topology: &topology, ..problem.conditions };
         has_fitting_plan(PlanProblem { conditions, ..*problem }, priced.watch())
     };
-    let (mut low, mut high) = (topology.hosts, MOST_RANKS / topology.ranks_per_host.max(1));
-    if high <= low || !fits(high)? {
+    // The number is seldom much larger, and a search with few ranks is fast.
+    let most = MOST_RANKS / topology.ranks_per_host.max(1);
+    let (mut low, mut high) = (topology.hosts, (2 * topology.hosts).min(most));
+    while high > low && !fits(high)? {
+        (low, high) = (high, (2 * high).min(most));
+    }
+    if high <= low {
         return Ok(None);
     }
     while low + 1 < high {

@@ -7,8 +7,11 @@ use testkit::{ProgramOutput, fixture};
 
 use crate::fixture::Place;
 
-/// The AUC that training reaches on the same rows in a plain CSV file.
-const PLAIN: f64 = 0.8247;
+/// The AUC of the test rows that training reaches on the same rows in a plain CSV file, as the mean
+/// of nine seeds. With one seed it is between 0.821 and 0.834, so tests train with three.
+const PLAIN: f64 = 0.8263;
+/// The same for prices that are 20 lower. Some of these are negative, so they get no logarithm.
+const PLAIN_WITH_NEGATIVE_PRICES: f64 = 0.8204;
 
 /// A file of the cases on which `init` was run.
 struct Case {
@@ -32,14 +35,23 @@ fn init(files: &[&str], words: &str) -> Option<Case> {
 }
 
 impl Case {
-    /// Checks that `init` wrote a configuration, trains with it, and compares the AUC.
+    /// Checks that `init` wrote a configuration, trains with it and three seeds, and compares the
+    /// mean AUC of the test rows. Returns the output of the first training.
     fn trains_to(&self, auc: f64) -> ProgramOutput {
         assert_eq!(self.init.code, Some(0), "{}", self.init.stderr);
-        let ran = self.place.run("train case.toml --run run --format json");
-        assert_eq!(ran.code, Some(0), "{}\n{}", ran.stderr, self.text);
-        let tested = ran.last()["closing"]["test"]["auc"].as_f64().unwrap();
-        assert!((tested - auc).abs() < 0.004, "{tested}, expected {auc}\n{}", self.text);
-        ran
+        let train = |seed: u32| {
+            let words = format!("--run run{seed} --set training.seed={seed} --format json");
+            let ran = self.place.run(&format!("train case.toml {words}"));
+            assert_eq!(ran.code, Some(0), "{}\n{}", ran.stderr, self.text);
+            ran
+        };
+        let runs = [0, 1, 2].map(train);
+        let tested =
+            runs.each_ref().map(|ran| ran.last()["closing"]["test"]["auc"].as_f64().unwrap());
+        let mean = tested.iter().sum::<f64>() / tested.len() as f64;
+        assert!((mean - auc).abs() < 0.004, "{tested:?}, expected {auc}\n{}", self.text);
+        let [first, ..] = runs;
+        first
     }
 
     /// Checks that the table that `init` prints has these lines. Several spaces in a row count as
@@ -97,7 +109,7 @@ fn case_17_the_minus_of_unicode_is_a_minus() {
         // The expected AUC is the one of the same rows with hyphens, because plain.csv contains
         // other rows.
         ("17-unicode-minus/uminus.csv", 0.8714),
-        ("17-unicode-minus/t61-unicode-minus-nbsp/x.csv", PLAIN),
+        ("17-unicode-minus/t61-unicode-minus-nbsp/x.csv", PLAIN_WITH_NEGATIVE_PRICES),
     ] {
         let Some(case) = init(&[file], "") else { return };
         case.trains_to(auc);
