@@ -285,6 +285,7 @@ pub fn run_long_tests() -> Result<String, Error> {
     run("rowmill", &["memory::", "--", "--test-threads=1"])?;
     run("rowmill", &["--", "--skip", "memory::"])?;
     run("train", &[])?;
+    run("plan", &["--", "--skip", "comparison::"])?;
     run("hub", &["--", "kill::", "load::", "orders::", "--test-threads=1"])?;
     let mut plans = cargo(&["test", "--release", "-p", "plan", "--test", "it", "comparison::"]);
     command::run(plans.env("ROWMILL_PLAN_CASES", PLAN_CASES))?;

@@ -42,7 +42,7 @@ function readState() {
     if (key.startsWith('is.') && DIMENSIONS.includes(key.slice(3))) state.selection.push([key.slice(3), value]);
   }
   const known = Object.fromEntries(CONTROLS.map(([key, , options]) => [key, options.map(([value]) => value)]));
-  state.wrong = checkAddress(query, { ...known, part: ['-1', ...LAYERS.flatMap(([, parts]) => parts).map(String), String(ACTIVE)], sort: null });
+  state.wrong = checkAddress(query, { ...known, part: ['-1', ...LOSSES.flat().map(String), String(ACTIVE)], sort: null });
   for (const [key] of query) {
     if (key.startsWith('is.') && !DIMENSIONS.includes(key.slice(3))) state.wrong.push(`The address selects by “${key.slice(3)}”. Known: ${DIMENSIONS.join(', ')}.`);
   }

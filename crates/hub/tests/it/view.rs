@@ -222,7 +222,7 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
             ("change", "Each workflow, by what its drop of efficiency costs"),
             ("change&sort=user", "within workflows"),
             ("band&weight=price", "No model has a known price."),
-            ("band&is.user=anna", "100 % is the GPU time of the selection: user anna."),
+            ("band&is.user=anna", "100 % is the time of the selected GPUs: user anna."),
             ("bars", "The address asks for view “bars”, which is unknown"),
             ("runs&sort=user", "Failed runs held 0 GPU h"),
             ("hosts", "GPUs 0, 1: throttled for 1.0 minutes (hw_slowdown)"),

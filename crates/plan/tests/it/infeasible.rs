@@ -102,6 +102,9 @@ fn a_batch_that_is_too_large_names_the_largest_that_fits() {
 
 #[test]
 fn the_least_memory_and_the_largest_reserve_are_those_with_which_a_plan_fits() {
+    if !testkit::has_time("the least memory and the largest reserve") {
+        return;
+    }
     let reserve = |bytes| Constraints { reserve_bytes: bytes, ..Constraints::default() };
     let mut case = RandomCase::new(0);
     let words = ["beside the 30.5 GiB of plan.reserve_bytes", "it fits with"];

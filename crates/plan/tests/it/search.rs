@@ -42,6 +42,9 @@ fn a_search_is_repeatable_and_never_worse_than_a_heuristic() {
 /// tables, and as every plan of a search that allows one kind of layout.
 #[test]
 fn a_search_is_never_worse_than_one_kind_of_sharding() {
+    if !testkit::has_time("a search beside one of each kind") {
+        return;
+    }
     use LayoutKind::{Column, Replicated, Row, Table, TableRow};
     let models = Models::shipped().expect("models");
     let text = include_str!("../../../../configs/dlrm-dcnv2.toml");
