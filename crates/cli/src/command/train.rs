@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ::device::Isa;
 use ::device::cpu::Bf16Products;
-use data::{Begin, IdsOutside, Strictness};
+use data::{IdsOutside, Strictness};
 use schema::source::OutOfRange;
 use schema::unit::counted;
 use schema::{
@@ -30,13 +30,13 @@ use setup::memory_check::{DataSize, MemoryComparison, RunSize};
 use setup::on_device;
 use setup::plan::Tiling;
 use setup::process_group::{Participation, World};
-use setup::progress::{Meter, ProgressUnit};
 use setup::render::{self, Console};
 use setup::shell::quoted;
-use setup::{Session, checkpoint, generated_rows, input, record, rows, synthetic};
+use setup::{Session, checkpoint, input, record, rows};
 use setup::{interrupt, output};
 
 mod closing;
+mod generated;
 mod metrics;
 mod observe;
 mod processes;
@@ -329,7 +329,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     let _trace = args.trace.as_deref().map(output::folder).transpose()?;
     let start = choose_start(args, &run_folder, session.console)?;
     if let Some(rows) = args.synthetic {
-        generate_dataset(session, &mut request.job, rows, &run_folder)?;
+        generated::write_dataset(session, &mut request.job, rows, &run_folder)?;
     }
     let cache = run_folder.join("data");
     let inputs = match early {
@@ -725,60 +725,6 @@ fn choose_start(args: &Train, run: &Path, console: Console) -> Result<Start, Err
 
 fn step_name(checkpoint: &Path) -> String {
     checkpoint.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Generates a prepared dataset that fits the job, unless the run folder already contains it. The
-/// job then reads this dataset.
-fn generate_dataset(
-    session: &Session,
-    job: &mut ResolvedJob,
-    rows: u64,
-    run: &Path,
-) -> Result<(), Error> {
-    let config = synthetic::config_for(&job.config, rows, synthetic::SEED)?;
-    synthetic::adapt(&mut job.config);
-    let folder = run.join("data").join(synthetic::folder_name(&config, &job.config.data)?);
-    job.config.data.train = input::absolute(&[folder.display().to_string()]);
-    // An earlier run with the same settings may have generated the dataset already.
-    if folder.join("dataset.json").exists() {
-        return Ok(());
-    }
-    let text =
-        folder.with_extension(if job.config.data.columns.is_empty() { "tsv" } else { "csv" });
-    let _made = output::folder(&run.join("data"))?;
-    let _interrupted = output::cleared_up_beside(text.clone());
-    let notice = interrupt::nothing_kept("generating");
-    let mut meter = Meter::start(session.console, "generating", ProgressUnit::Rows, Some(rows));
-    let report =
-        generated_rows::write(&config, &job.config.data, &text, session.threads, &mut |done| {
-            meter.advance(done.rows, "");
-        })?;
-    let seconds = meter.finish();
-    drop(notice);
-    session.console.say(format_args!(
-        "generated {} in {}; best possible AUC {:.4}, best linear model {:.4}",
-        render::counted(report.rows, "row"),
-        render::duration(seconds),
-        report.ceiling_auc,
-        report.linear_auc
-    ));
-    let paths = [text.display().to_string()];
-    let generator = serde_json::to_value(&report)?;
-    let source = input::InputSource {
-        paths: &paths,
-        config: &job.config.data,
-        fitted: None,
-        hold_out: job.config.data.held_out_shares().total(),
-        cache: &folder,
-        strictness: Strictness::Stop,
-        generator: Some(&generator),
-    };
-    // Memory that the generation freed must not add to the peak of the preparation.
-    device::buffer::return_freed_memory();
-    let prepared = input::prepare(session, &source, &folder, Begin::Restart);
-    // The text can be generated again, so only the prepared rows are kept.
-    let removed = std::fs::remove_file(&text).map_err(Error::io(&text, "remove"));
-    prepared.and(removed)
 }
 
 /// Formats the command that resumes an interrupted run, under the same launcher.

@@ -107,7 +107,7 @@ fn owners_of_the_truly_idle_gpus_of_a_fleet_are_told_once() {
     let mut hub = TestHub::start("");
     let viewer = add_token(&hub.folder, "viewer", "viewer");
     hub.kill_and_restart();
-    // The fleet depends on the time of the test, so it is large enough to hold idle GPUs at any time.
+    // The fleet depends on the time of the test. It is large enough to hold idle GPUs at any time.
     assert!(start(&hub, ["400", "600", "6h"]).wait().unwrap().success());
     let text = std::fs::read_to_string(hub.folder.path("truth.json")).unwrap();
     let truth: Value = serde_json::from_str(&text).unwrap();
