@@ -78,8 +78,9 @@ with --full, also the slow stages:
   long       the long cases of the program's tests: every configuration trains under a memory limit 10 %
              above its estimate, the program derived from every configuration and plan has the
              operations of a recorded step, twenty kills, larger traces; 1,000 random pipelined runs end with the
-             weights of the serial one or an error; twenty kills of the hub, and rows of a thousand hosts;
-             a PyTorch job whose loader becomes slow is traced without a person
+             weights of the serial one or an error; searches of plans beside searches of one layout, and for the
+             least memory; twenty kills of the hub, and rows of a thousand hosts; a PyTorch job whose loader
+             becomes slow is traced without a person
   evidence   three changes of a training step are predicted, then made (bench/compare/predict_evidence.py),
              and so are remedies of recorded PyTorch steps (predict_suite.py); needs an idle machine
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every

@@ -165,7 +165,7 @@ Examples:
         /// The configuration file, for its store and its pools
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// Length of the time until now, such as 90m, 24h or 7d
+        /// How far to look back, such as 90m, 24h or 7d
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
         since: Duration,
         /// Dimensions of the groups; several are separated by commas
@@ -195,7 +195,7 @@ Listed in parentheses, because nothing needs to be mended:
         /// The configuration file, for its store
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// Length of the time until now, such as 90m, 24h or 7d
+        /// How far to look back, such as 90m, 24h or 7d
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
         since: Duration,
         #[arg(long, value_enum, default_value = "table")]

@@ -104,7 +104,7 @@ pub fn add_hour(
             let Some(&capacity) = capacities.get(row.host) else { return };
             let is_busy = row.has_groups || held.is_held(row.host, row.start_unix_s);
             let is_schedulable = is_busy || nodes.is_schedulable(row.host, row.start_unix_s);
-            let sums = sums(&row, capacity, [is_schedulable, is_busy]);
+            let sums = compute_sums(&row, capacity, [is_schedulable, is_busy]);
             let mut members = [0; DIMENSIONS];
             let pool = pools.pool_of(row.host);
             for (dimension, name) in [(Dimension::Pool, pool), (Dimension::Host, row.host)] {
@@ -121,7 +121,7 @@ pub fn add_hour(
 
 /// Computes the sums of a row. `is_reached` tells whether its host is schedulable, and whether it
 /// is busy.
-fn sums(row: &ModeRow, capacity: f64, is_reached: [bool; 2]) -> FleetSums {
+fn compute_sums(row: &ModeRow, capacity: f64, is_reached: [bool; 2]) -> FleetSums {
     let deployed_s = capacity * row.length_s;
     let [schedulable_s, allocated_s] = is_reached.map(|is| if is { deployed_s } else { 0.0 });
     let mut sums = FleetSums { deployed_s, schedulable_s, ..FleetSums::default() };

@@ -141,7 +141,8 @@ fn shuffled(config: &JobConfig, rows: RowRange<'_>, epochs: u64) -> Result<Loade
     Ok(Loader::start(rows.dataset, &loaders::feature_plan(&config.model), options)?)
 }
 
-/// Evaluates a model that fills in the probabilities of a batch.
+/// Evaluates a model on all batches of `loader`. `predict` appends the probability of each sample
+/// of a batch to an empty list.
 fn evaluate(
     loader: Loader,
     predict: &mut dyn FnMut(&Batch, &mut Vec<f32>),

@@ -203,7 +203,7 @@ pub struct FleetJob {
 pub struct FleetOrders {
     #[command(flatten)]
     pub place: HubPlace,
-    /// Length of the time until now, such as 90m, 24h or 7d
+    /// How far to look back, such as 90m, 24h or 7d
     #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "24h")]
     pub since: Duration,
 }
@@ -213,7 +213,7 @@ pub struct FleetOrders {
 pub struct FleetNotices {
     #[command(flatten)]
     pub place: HubPlace,
-    /// Length of the time until now, such as 90m, 24h or 7d
+    /// How far to look back, such as 90m, 24h or 7d
     #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "24h")]
     pub since: Duration,
 }
@@ -223,7 +223,7 @@ pub struct FleetNotices {
 pub struct FleetFindings {
     #[command(flatten)]
     pub place: HubPlace,
-    /// Length of the time until now, such as 90m, 24h or 7d
+    /// How far to look back, such as 90m, 24h or 7d
     #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "7d")]
     pub since: Duration,
     /// Number of findings
@@ -236,7 +236,7 @@ pub struct FleetFindings {
 pub struct FleetDoctor {
     #[command(flatten)]
     pub reach: Reach,
-    /// Ask the hub about this job: a Slurm job, or scheduler and job
+    /// Ask the hub about this job: the number of a Slurm job, or SCHEDULER/JOB such as slurm/4711
     #[arg(long, value_name = "JOB", group = "subject", requires = "token_file", conflicts_with_all = AGENTS)]
     pub job: Option<String>,
     /// Ask the hub about this host
@@ -246,8 +246,8 @@ pub struct FleetDoctor {
     /// http://127.0.0.1:9470]
     #[arg(long, value_name = "URL", requires = "subject")]
     pub hub: Option<String>,
-    /// Length of the time until now with --job or --host, such as 90m, 24h or 7d [default: the
-    /// whole job, or 24h of a host]
+    /// With --job or --host, how far to look back, such as 90m, 24h or 7d [default: to the start of
+    /// the job, or 24h for a host]
     #[arg(long, value_name = "TIME", value_parser = span_of_days, requires = "subject")]
     pub since: Option<Duration>,
 }
@@ -279,7 +279,8 @@ impl FleetDoctor {
 /// Options that order a trace through the hub instead of from the agents.
 #[derive(Clone, Debug, Args)]
 pub struct ThroughHub {
-    /// Order the trace through the hub, for this job: a Slurm job, or scheduler and job
+    /// Order the trace through the hub, for this job: the number of a Slurm job, or SCHEDULER/JOB
+    /// such as slurm/4711
     #[arg(long, value_name = "JOB", requires = "token_file", conflicts_with_all = DIRECT)]
     pub job: Option<String>,
     /// Order the trace through the hub, on this host only; without --job, of all its processes

@@ -219,8 +219,8 @@ impl RowCache {
     /// released. `requested` is the number of ids of the batch, which is only counted.
     ///
     /// # Cost
-    /// Sorts the rows by set, and reads the tags of each set that has a row. Sets are searched by
-    /// all threads of `host`; the result does not depend on their number.
+    /// Sorts the rows by set, and reads the tags of each set that has a row. The threads of `host`
+    /// share the sets, and any number of threads chooses the same slots.
     /// # Errors
     /// [`CacheFull`] if all slots that could take a row are locked. The cache is in no usable state
     /// after this error.

@@ -107,7 +107,7 @@ fn owners_of_the_truly_idle_gpus_of_a_fleet_are_told_once() {
     let mut hub = TestHub::start("");
     let viewer = add_token(&hub.folder, "viewer", "viewer");
     hub.kill_and_restart();
-    // The fleet depends on the time of the test. It is large enough to hold idle GPUs at any time.
+    // The simulated fleet differs with the time of day. In 400 hosts, some GPUs are always idle.
     assert!(start(&hub, ["400", "600", "6h"]).wait().unwrap().success());
     let text = std::fs::read_to_string(hub.folder.path("truth.json")).unwrap();
     let truth: Value = serde_json::from_str(&text).unwrap();
@@ -162,7 +162,8 @@ fn owners_of_the_truly_idle_gpus_of_a_fleet_are_told_once() {
     restart_with(&mut hub, &rules);
     let again = notices(&hub, &viewer, |_| true);
     assert_eq!(again["notices"], sent["notices"]);
-    // The fleet depends on the time of the test, and all idle runs may belong to the excepted user.
+    // The simulated fleet differs with the time of day. If every idle run belongs to the excepted
+    // user, nobody is told.
     let is_told = again["held_back"].to_string().contains("the owner was told");
     assert_eq!(is_told, !expected.is_empty());
     // The first request was refused for a moment, and was repeated.

@@ -170,8 +170,9 @@ fn entry_of_name(key: &ConfigKey) -> String {
     format!("{}.*", key.path)
 }
 
-/// Formats `; did you mean "adam"?` if one of the expected choices is similar to `got`, or `; did
-/// you mean ["row"]?` if it is the same and only the list is missing.
+/// Proposes the expected choice that is most similar to `got`, as the end of an error message, such
+/// as `; did you mean "adam"?`. If `got` is a choice itself, the value lacks only the brackets of a
+/// list, and the proposal is `; did you mean ["row"]?`. Without a similar choice, returns no text.
 fn close_choice(expected: &str, got: &str) -> String {
     let choices = expected.split('"').skip(1).step_by(2);
     let near = nearest(got, choices);

@@ -98,7 +98,7 @@ impl Observer {
         }
     }
 
-    /// Ends the progress bar of the training.
+    /// Ends the progress bar of the training, so that the next part of the run can show its own.
     pub fn pause(&mut self) {
         if let Some(meter) = self.meter.take() {
             meter.finish();
