@@ -90,6 +90,12 @@ pub fn draw(curves: &[DrawnCurve<'_>]) -> String {
              <title>{name}</title></polyline>",
             points.join(" "),
         );
+        // A line with a single point is not drawn, so each point has a dot.
+        for DrawnPoint { share, miss_ratio } in &curve.points {
+            let (x, y) = (x(*share), y(*miss_ratio));
+            let _ =
+                writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{color}\"/>");
+        }
         if at < NAMED {
             let _ = writeln!(
                 svg,
