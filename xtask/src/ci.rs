@@ -15,7 +15,7 @@ use crate::command;
 use crate::error::Error;
 use crate::kernels;
 use crate::tidy;
-use cargo::{EVERYDAY, PROFILE, cargo};
+use cargo::{PROFILE, cargo};
 use stage::CiStage;
 
 pub const HELP: &str = "\
@@ -27,12 +27,11 @@ Usage: cargo xtask ci [--full] [--only STAGE]...
 Stages:
   tools      rustfmt and clippy are present, or are installed
   format     cargo fmt --all --check
-  clippy     cargo clippy --profile ci --workspace --exclude hub --all-targets -- -D warnings
+  clippy     cargo clippy --profile ci --workspace --all-targets -- -D warnings
   tidy       cargo xtask tidy
-  tests      the unit and integration tests that `cargo test --profile ci --workspace --exclude hub --tests` runs, of
+  tests      the unit and integration tests that `cargo test --profile ci --workspace --tests` runs, of
              two test binaries at a time
-  doc tests  cargo test --profile ci --workspace --exclude hub --doc
-  hub        clippy and tests of the hub, with a real agent
+  doc tests  cargo test --profile ci --workspace --doc
   kernels    cargo xtask kernels: every GPU kernel compiles for every architecture, without a GPU
   gpu        bench/gpu/rehearse.py: what a machine with a GPU runs, on the emulator and on a stub of the driver,
              with a wrong kernel, a crash, a hang, a missing library and a full disk
@@ -93,14 +92,13 @@ Options:
 
 /// All stages in the order in which they run, with their name, whether they are slow, and their
 /// function.
-const STAGES: [(&str, bool, StageRun); 30] = [
+const STAGES: [(&str, bool, StageRun); 29] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
     ("tidy", false, rules),
     ("tests", false, test::run),
     ("doc tests", false, test::run_documentation),
-    ("hub", false, hub),
     ("kernels", false, kernels::stage),
     ("gpu", false, gpu::rehearse),
     ("readme", false, readme::run),
@@ -174,23 +172,8 @@ fn format() -> Result<String, Error> {
 }
 
 fn clippy() -> Result<String, Error> {
-    run_clippy(&EVERYDAY).map(|()| String::new())
-}
-
-fn run_clippy(packages: &[&str]) -> Result<(), Error> {
-    let mut clippy = cargo(&["clippy", "--profile", PROFILE]);
-    command::run(clippy.args(packages).args(["--all-targets", "--", "-D", "warnings"]))
-}
-
-/// Checks the hub, which the everyday stages leave out because few changes concern it and its
-/// dependencies take minutes to compile.
-fn hub() -> Result<String, Error> {
-    run_clippy(&["-p", "hub"])?;
-    // The tests start the agent and `rowmill fleet report`, which lie beside the hub. Cargo chooses
-    // the same features of dependencies as for the everyday stages, so it builds nothing twice.
-    let bins = ["--bin", "rowmill-agent", "--bin", "rowmill"];
-    command::run(cargo(&["build", "--profile", PROFILE]).args(EVERYDAY).args(bins))?;
-    test::run_packages(&["-p", "hub"])
+    let mut clippy = cargo(&["clippy", "--profile", PROFILE, "--workspace"]);
+    command::run(clippy.args(["--all-targets", "--", "-D", "warnings"])).map(|()| String::new())
 }
 
 fn rules() -> Result<String, Error> {

@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::ci::cargo::{EVERYDAY, PROFILE, cargo};
+use crate::ci::cargo::{PROFILE, cargo};
 use crate::command;
 use crate::error::Error;
 use crate::tree;
@@ -228,8 +228,7 @@ fn compile(
 ) -> Result<String, Error> {
     // The whole workspace is given because `-p device` would rebuild the dependencies of `device`
     // with other features.
-    let mut test = cargo(&["test", "--profile", profile]);
-    test.args(EVERYDAY).args(["--test", "it", "nvrtc::"]);
+    let mut test = cargo(&["test", "--profile", profile, "--workspace", "--test", "it", "nvrtc::"]);
     let out = std::path::absolute(out).map_err(Error::io(out))?;
     test.env("ROWMILL_ARCHITECTURES", toolkit.architectures);
     command::run(test.env("ROWMILL_CUDA_LIBRARIES", libraries).env("ROWMILL_KERNELS", &out))?;

@@ -13,8 +13,6 @@ use std::io::{self, Write};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
-use serde_json::Serializer;
-use serde_json::ser::{CompactFormatter, Formatter};
 use sha2::{Digest, Sha256};
 
 use crate::predicted::Predicted;
@@ -115,7 +113,7 @@ pub fn page(report: &JobReport, origin: &PageOrigin) -> Result<String, Error> {
 ///
 /// # Errors
 /// Returns the errors of `out`, and an error for values that cannot be represented as JSON.
-pub fn write(report: &JobReport, origin: &PageOrigin, out: &mut impl Write) -> io::Result<()> {
+pub fn write(report: &JobReport, origin: &PageOrigin, out: &mut dyn Write) -> io::Result<()> {
     write_page(&report.title, report, SCRIPT, origin, out)
 }
 
@@ -166,7 +164,7 @@ fn write_page(
     data: &impl Serialize,
     script: &str,
     origin: &PageOrigin,
-    out: &mut impl Write,
+    out: &mut dyn Write,
 ) -> io::Result<()> {
     let server = match origin {
         PageOrigin::File => serde_json::Value::Null,
@@ -223,32 +221,37 @@ fn hash(text: &str) -> String {
 
 /// Writes a value as JSON. Characters that HTML interprets, or that end a line of script, are
 /// escaped.
-fn embed(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
-    let to = &mut Serializer::with_formatter(out, Embedded(CompactFormatter));
-    value.serialize(to).map_err(io::Error::from)
+fn embed(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+    let out: &mut dyn Write = &mut ScriptWriter { out };
+    serde_json::to_writer(out, value).map_err(io::Error::from)
 }
 
-/// JSON formatter that escapes characters with a meaning in HTML. These characters occur only
-/// inside JSON strings, where an escape sequence is equivalent.
-struct Embedded(CompactFormatter);
+/// Passes on JSON and escapes characters with a meaning in HTML. These characters occur only inside
+/// JSON strings, where an escape sequence is equivalent.
+struct ScriptWriter<'a> {
+    out: &'a mut dyn Write,
+}
 
-impl Formatter for Embedded {
-    fn write_string_fragment<W>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()>
-    where
-        W: ?Sized + Write,
-    {
+impl Write for ScriptWriter<'_> {
+    fn write(&mut self, json: &[u8]) -> io::Result<usize> {
         let is_special = |letter| matches!(letter, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
-        let mut rest = fragment;
+        // The serializer writes whole characters.
+        let mut rest = str::from_utf8(json).map_err(io::Error::other)?;
         while let Some(at) = rest.find(is_special) {
             let (plain, special) = rest.split_at(at);
-            self.0.write_string_fragment(writer, plain)?;
+            self.out.write_all(plain.as_bytes())?;
             let mut letters = special.chars();
             if let Some(letter) = letters.next() {
-                write!(writer, "\\u{:04x}", u32::from(letter))?;
+                write!(self.out, "\\u{:04x}", u32::from(letter))?;
             }
             rest = letters.as_str();
         }
-        self.0.write_string_fragment(writer, rest)
+        self.out.write_all(rest.as_bytes())?;
+        Ok(json.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

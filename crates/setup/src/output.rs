@@ -217,6 +217,19 @@ pub fn put_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
 /// [`RunError::Io`], or the errors of `fill`. If `fill` reports an error of standard output, `path`
 /// replaces it.
 pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> Result<T, Error> {
+    let (mut fill, mut value) = (Some(fill), None);
+    put_file(path, &mut |file| {
+        value = fill.take().map(|fill| fill(file)).transpose()?;
+        Ok(())
+    })?;
+    value.ok_or_else(|| Error::io(path, "write")(io::Error::other("the file was not filled")))
+}
+
+/// Does the work of [`put`]. This part is compiled once and not for each `fill`.
+fn put_file(
+    path: &Path,
+    fill: &mut dyn FnMut(&mut File) -> Result<(), Error>,
+) -> Result<(), Error> {
     if is_written_in_place(path) {
         let mut file = File::create(path).map_err(Error::io(path, "create"))?;
         return fill(&mut file).map_err(|error| named(path, error));
@@ -225,10 +238,9 @@ pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> 
     let mut partial = place.clone().into_os_string();
     partial.push(format!(".{}.partial", std::process::id()));
     let mut file = create_anew(Path::new(&partial)).map_err(Error::io(path, "create"))?;
-    let filled = fill(&mut file).map_err(|error| named(path, error)).and_then(|value| {
+    let filled = fill(&mut file).map_err(|error| named(path, error)).and_then(|()| {
         file.sync_all().map_err(Error::io(path, "sync"))?;
-        fs::rename(&partial, &place).map_err(Error::io(path, "write"))?;
-        Ok(value)
+        fs::rename(&partial, &place).map_err(Error::io(path, "write"))
     });
     if filled.is_err() {
         // The first error is reported, even if the removal of the partial file fails too.

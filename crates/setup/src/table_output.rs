@@ -39,7 +39,7 @@ pub fn write_rows<T: Serialize + TableRow>(
     rows: &[T],
     target: TableTarget<'_>,
 ) -> Result<(), Error> {
-    write_table(console, (&T::columns(), rows), target)
+    write_rows_with_cut_notice(console, rows, target, None)
 }
 
 /// Writes rows as [`write_rows`] does. If parts of the recordings are missing, every row has an
@@ -53,26 +53,30 @@ pub fn write_rows_with_cut_notice<T: Serialize + TableRow>(
     target: TableTarget<'_>,
     recording_cut: Option<&str>,
 ) -> Result<(), Error> {
-    if recording_cut.is_none() || console.format == OutputFormat::Table {
-        return write_rows(console, rows, target);
-    }
-    let mut columns = T::columns();
+    let row_text = |row: usize| serde_json::to_string(&rows[row]);
+    let mut table = Table { columns: T::columns(), count: rows.len(), row_text: &row_text };
+    let Some(notice) = recording_cut.filter(|_| console.format != OutputFormat::Table) else {
+        return write_table(console, &table, target);
+    };
     // A table without rows gets one row that contains only the notice. Without the notice, the
     // table would appear to be complete.
-    for column in &mut columns {
+    for column in &mut table.columns {
         column.is_nullable = true;
     }
-    columns.push(Column::new::<&str>("recording_cut"));
-    let mut marked: Vec<_> =
-        rows.iter().map(|row| WithCutNotice { content: Some(row), recording_cut }).collect();
-    if marked.is_empty() {
-        marked.push(WithCutNotice { content: None, recording_cut });
-    }
-    write_table(console, (&columns, &marked), target)
+    table.columns.push(Column::new::<&str>("recording_cut"));
+    table.count = rows.len().max(1);
+    let notice = serde_json::to_string(notice)?;
+    let marked_text = |row: usize| {
+        let text = if rows.is_empty() { "{}".to_owned() } else { row_text(row)? };
+        let fields = text.strip_suffix('}').unwrap_or(&text);
+        let comma = if fields == "{" { "" } else { "," };
+        Ok(format!("{fields}{comma}\"recording_cut\":{notice}}}"))
+    };
+    write_table(console, &Table { row_text: &marked_text, ..table }, target)
 }
 
-/// A row or a page, with an additional field about missing parts of the recordings. Programs read
-/// the field, because they do not see the warning on stderr.
+/// A page with an additional field about missing parts of the recordings. Programs read the field,
+/// because they do not see the warning on stderr.
 #[derive(Serialize)]
 pub struct WithCutNotice<'a, T> {
     #[serde(flatten)]
@@ -81,25 +85,27 @@ pub struct WithCutNotice<'a, T> {
     pub recording_cut: Option<&'a str>,
 }
 
-/// The columns of a table, followed by its rows.
-type Table<'a, T> = (&'a [Column], &'a [T]);
+/// Rows of any type. The type appears only in the closure that writes a row as JSON, so that the
+/// code below is compiled once and not for each of a hundred types.
+struct Table<'a> {
+    columns: Vec<Column>,
+    /// Number of rows.
+    count: usize,
+    /// Writes the row of a number as a JSON object.
+    row_text: &'a dyn Fn(usize) -> serde_json::Result<String>,
+}
 
-fn write_table<T: Serialize>(
-    console: Console,
-    (columns, rows): Table<'_, T>,
-    target: TableTarget<'_>,
-) -> Result<(), Error> {
+fn write_table(console: Console, table: &Table<'_>, target: TableTarget<'_>) -> Result<(), Error> {
     // People read only the first rows, but programs that read the other formats need all of them.
     let shown = target.top.unwrap_or(match console.format {
         OutputFormat::Table => TOP,
         _ => usize::MAX,
     });
-    let total = rows.len();
-    let rows = &rows[..total.min(shown)];
-    if total == 0 {
+    let shown = table.count.min(shown);
+    if table.count == 0 {
         console.say("no rows");
     }
-    let sheet = || Sheet::from_rows(columns, rows);
+    let sheet = || table.sheet(shown);
     if console.format == OutputFormat::Parquet {
         let Some(path) = target.output else { return Err(UsageError::ParquetToStdout.into()) };
         let bytes = data::encode_table(path, sheet()?.into_columns())?;
@@ -107,7 +113,7 @@ fn write_table<T: Serialize>(
     }
     let text = |out: &mut dyn Write| -> Result<(), Error> {
         match console.format {
-            OutputFormat::Json => write_json(rows, out),
+            OutputFormat::Json => table.write_json(shown, out),
             OutputFormat::Csv => sheet()?.write_csv(out),
             OutputFormat::Md => sheet()?.write_markdown(out),
             _ => {
@@ -122,11 +128,10 @@ fn write_table<T: Serialize>(
         }
     };
     deliver(target.output, text)?;
-    if rows.len() < total && target.top.is_none() {
+    if shown < table.count && target.top.is_none() {
         console.say(format_args!(
-            "{} of {} rows; all with --format csv",
-            rows.len(),
-            render::count(total as u64)
+            "{shown} of {} rows; all with --format csv",
+            render::count(table.count as u64)
         ));
     }
     Ok(())
@@ -150,15 +155,6 @@ pub fn deliver(
     })
 }
 
-fn write_json<T: Serialize>(rows: &[T], out: &mut dyn Write) -> Result<(), Error> {
-    serde_json::to_writer(&mut *out, rows).map_err(json_error)?;
-    writeln!(out).map_err(Error::output)
-}
-
-fn json_error(error: serde_json::Error) -> Error {
-    if error.is_io() { Error::output(error.into()) } else { error.into() }
-}
-
 /// The cells of a table. Lists and objects within a row are left out, because they appear in JSON
 /// and have tables of their own.
 struct Sheet {
@@ -166,21 +162,30 @@ struct Sheet {
     rows: Vec<Vec<Value>>,
 }
 
-impl Sheet {
-    fn from_rows<T: Serialize>(columns: &[Column], rows: &[T]) -> Result<Self, Error> {
-        let mut columns = columns.to_vec();
+impl Table<'_> {
+    fn write_json(&self, shown: usize, out: &mut dyn Write) -> Result<(), Error> {
+        for row in 0..shown {
+            let text = (self.row_text)(row)?;
+            write!(out, "{}{text}", if row == 0 { "[" } else { "," }).map_err(Error::output)?;
+        }
+        writeln!(out, "{}", if shown == 0 { "[]" } else { "]" }).map_err(Error::output)
+    }
+
+    fn sheet(&self, shown: usize) -> Result<Sheet, Error> {
+        let mut columns = self.columns.clone();
         columns.retain(|column| column.value_type != ColumnType::Nested);
-        let cells = |row: &T| -> Result<Vec<Value>, Error> {
+        let cells = |row: usize| -> Result<Vec<Value>, Error> {
             // The row is converted through JSON text, so that an f32 keeps its few digits.
-            let text = serde_json::to_string(row)?;
-            let mut fields: Map<String, Value> = serde_json::from_str(&text)?;
+            let mut fields: Map<String, Value> = serde_json::from_str(&(self.row_text)(row)?)?;
             let cell = |column: &Column| fields.remove(column.name).unwrap_or_default();
             Ok(columns.iter().map(cell).collect())
         };
-        let rows = rows.iter().map(cells).collect::<Result<_, _>>()?;
-        Ok(Self { columns, rows })
+        let rows = (0..shown).map(cells).collect::<Result<_, _>>()?;
+        Ok(Sheet { columns, rows })
     }
+}
 
+impl Sheet {
     fn write_csv(&self, out: &mut dyn Write) -> Result<(), Error> {
         let line = |cells: Vec<String>| cells.join(",");
         let header = line(self.columns.iter().map(|column| quoted(column.name)).collect());
@@ -355,13 +360,19 @@ mod tests {
         idle_pct: Option<f64>,
     }
 
+    fn sheet<T: Serialize + TableRow>(rows: &[T]) -> Sheet {
+        let row_text = |row: usize| serde_json::to_string(&rows[row]);
+        let table = Table { columns: T::columns(), count: rows.len(), row_text: &row_text };
+        table.sheet(rows.len()).unwrap()
+    }
+
     fn written(write: impl FnOnce(&Sheet, &mut dyn Write) -> Result<(), Error>) -> String {
         let rows = [
             Row { rank: 1, name: "a, \"b\"|", busy_ns: 1_500, idle_pct: Some(49.25) },
             Row { rank: 0, name: "c", busy_ns: -3, idle_pct: None },
         ];
         let mut out = Vec::new();
-        write(&Sheet::from_rows(&Row::columns(), &rows).unwrap(), &mut out).unwrap();
+        write(&sheet(&rows), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -389,7 +400,7 @@ mod tests {
         }
         let name = "void at::native::vectorized_elementwise_kernel, which is a long name";
         let row = || Wide { name, busy_ns: 1_500, exposed_communication_ns: 25, idle_pct: 4.0 };
-        let sheet = Sheet::from_rows(&Wide::columns(), &[row(), row()]).unwrap();
+        let sheet = sheet(&[row(), row()]);
         let shown = |width| {
             let mut out = Vec::new();
             let hidden = sheet.write_for_people(&mut out, Some(width)).unwrap();

@@ -8,8 +8,6 @@ use crate::tree;
 /// The profile with which all daily stages compile, so that each crate is compiled once. Cargo.toml
 /// describes it.
 pub const PROFILE: &str = "ci";
-/// The packages of the everyday stages. The hub has a stage of its own.
-pub const EVERYDAY: [&str; 3] = ["--workspace", "--exclude", "hub"];
 
 /// Creates a cargo command that runs at the root of the repository.
 pub fn cargo(arguments: &[&str]) -> Command {

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::ci::cargo::{EVERYDAY, PROFILE, cargo};
+use crate::ci::cargo::{PROFILE, cargo};
 use crate::ci::tool;
 use crate::command;
 use crate::error::Error;
@@ -38,37 +38,31 @@ struct TestCount {
 pub fn run() -> Result<String, Error> {
     let missing = [tool::OPEN_MPI, tool::CHROMIUM].into_iter().filter_map(tool::install_program);
     let missing: Vec<String> = missing.collect();
-    let note = run_packages(&EVERYDAY)?;
-    Ok(std::iter::once(note).chain(missing).collect::<Vec<_>>().join("\n"))
-}
-
-/// Runs the unit and integration tests of the packages that cargo's arguments select.
-pub fn run_packages(packages: &[&str]) -> Result<String, Error> {
     let TestCount { passed, failed, skipped, problems } =
-        run_binaries(build(packages)?, |text| println!("{text}"))?;
+        run_binaries(build()?, |text| println!("{text}"))?;
     if !problems.is_empty() {
         let what = format!("{failed} of {} tests failed: {}", passed + failed, problems.join(", "));
         return Err(Error::Check { what });
     }
     let mut note = vec![format!("{passed} passed, {failed} failed, {} skipped", skipped.len())];
     note.extend(sum_needs(&skipped));
+    note.extend(missing);
     Ok(note.join("\n"))
 }
 
 /// Runs the examples in doc comments.
 pub fn run_documentation() -> Result<String, Error> {
-    let mut cargo = cargo(&["test", "--profile", PROFILE]);
-    let count = count(cargo.args(EVERYDAY).arg("--doc"), &mut std::io::stdout())?;
+    let mut cargo = cargo(&["test", "--profile", PROFILE, "--workspace", "--doc"]);
+    let count = count(&mut cargo, &mut std::io::stdout())?;
     match count.problems.first() {
         Some(problem) => Err(Error::Check { what: problem.clone() }),
         None => Ok(format!("{} passed", count.passed)),
     }
 }
 
-/// Builds the unit and integration tests of packages. Returns the commands that run them.
-fn build(packages: &[&str]) -> Result<Vec<Command>, Error> {
-    let mut cargo = cargo(&["test", "--profile", PROFILE]);
-    cargo.args(packages).args(["--tests", "--no-run"]);
+/// Builds the unit and integration tests. Returns the commands that run them.
+fn build() -> Result<Vec<Command>, Error> {
+    let mut cargo = cargo(&["test", "--profile", PROFILE, "--workspace", "--tests", "--no-run"]);
     let messages = command::capture_output(cargo.arg("--message-format=json-render-diagnostics"))?;
     let commands = messages.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;

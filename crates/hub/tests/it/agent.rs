@@ -84,7 +84,7 @@ impl AgentParts {
     /// skips the test if one of them is missing.
     pub fn create() -> Option<Self> {
         let Some(program) = program_beside("rowmill-agent") else {
-            skip("a real agent", "rowmill-agent, which `cargo xtask ci --only hub` builds");
+            skip("a real agent", "rowmill-agent, which `cargo xtask ci --only tests` builds");
             return None;
         };
         let folder = Folder::new();

@@ -10,7 +10,7 @@ use crate::fixture::{program, program_beside};
 #[test]
 fn the_demonstration_shows_a_real_training_and_ends_all_programs() {
     let (Some(_), Some(_)) = (program_beside("rowmill"), program_beside("rowmill-agent")) else {
-        skip("the demonstration", "rowmill, which `cargo xtask ci --only hub` builds");
+        skip("the demonstration", "rowmill, which `cargo xtask ci --only tests` builds");
         return;
     };
     let folder = Folder::new();

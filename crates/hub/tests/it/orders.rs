@@ -97,7 +97,7 @@ impl AskedHub {
     /// Starts a hub with the tokens of a viewer, of a tracer and of an administrator.
     fn start(parts: &AgentParts, lines: &str) -> Option<Self> {
         let Some(rowmill) = program_beside("rowmill") else {
-            skip("orders", "rowmill, which `cargo xtask ci --only hub` builds");
+            skip("orders", "rowmill, which `cargo xtask ci --only tests` builds");
             return None;
         };
         let mut hub = TestHub::start(&format!("{}\n{lines}", parts.hub_lines));
