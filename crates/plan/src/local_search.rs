@@ -13,6 +13,8 @@ use crate::priced_plan::{PlanScore, PricedPlan, RankMeasure};
 const PATIENCE_PER_TABLE: u64 = 8;
 /// Least number of changes without success before random changes.
 const PATIENCE: u64 = 100;
+/// Part of the budget in which every layout of every table is tried first: one over this number.
+const SWEPT: u64 = 4;
 
 /// A local search on one plan.
 pub struct LocalSearch<'a, 'p> {
@@ -41,7 +43,7 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
         let patience = PATIENCE + PATIENCE_PER_TABLE * tables as u64;
         let mut score = self.priced.score();
         let mut best: Option<(PlanScore, CandidatePlan)> = None;
-        self.sweep(&mut score, end);
+        self.sweep(&mut score, self.priced.priced().saturating_add(budget / SWEPT));
         let (mut failures, mut attempts) = (0, 0);
         // Attempts that change nothing are not priced, so they are limited as well.
         while self.is_going_on(end) && attempts < 4 * budget {
@@ -68,9 +70,15 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
         }
     }
 
-    /// Tries every layout of every table once, on the ranks with the least load.
+    /// Tries every layout of every table once, on the ranks with the least load, until `end` plans
+    /// were priced. Tables take turns at random, because a budget may not last for all of them.
     fn sweep(&mut self, score: &mut PlanScore, end: u64) {
-        for table in 0..self.priced.plan().placements.len() {
+        let mut order: Vec<usize> = (0..self.priced.plan().placements.len()).collect();
+        for at in (1..order.len()).rev() {
+            let other = self.below(at + 1);
+            order.swap(at, other);
+        }
+        for table in order {
             for at in 0..self.allowed.choices(table).len() {
                 if !self.is_going_on(end) {
                     return;
@@ -79,6 +87,13 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
                 self.try_place(table, placement, score);
             }
         }
+    }
+
+    /// Returns the number of tiles on a rank, which come before its replicated tables.
+    fn count_tiles(&self, rank: Rank) -> usize {
+        let placements = &self.priced.plan().placements;
+        let is_tile = |table: &TableId| placements[table.index()].layout != Layout::Replicated;
+        self.priced.pricer().tables_on(rank).take_while(is_tile).count()
     }
 
     fn is_going_on(&self, end: u64) -> bool {
@@ -107,28 +122,50 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
     /// Changes a table on a rank that is likely to limit the step.
     fn try_change(&mut self, score: &mut PlanScore) -> bool {
         let rank = self.limiting_rank(score.overflow > 0);
-        let tables = self.priced.pricer().tables_on(rank).len();
-        if tables == 0 {
+        let change = self.below(8);
+        // A replicated table lies on every rank, so only its layout can change.
+        let count = match change == 7 {
+            true => self.priced.pricer().tables_on(rank).len(),
+            false => self.count_tiles(rank),
+        };
+        if count == 0 {
             return false;
         }
-        let at = self.below(tables);
+        let at = self.below(count);
         let Some(table) = self.priced.pricer().tables_on(rank).nth(at) else { return false };
         let table = table.index();
         if self.allowed.pinned(table).is_some() {
             return false;
         }
-        match self.below(8) {
+        match change {
             0..=2 => match self.moved(table, rank) {
                 Some(placement) => self.try_place(table, placement, score),
                 None => false,
             },
             3..=5 => self.try_swap(table, rank, score),
             _ => {
-                let choice = self.below(self.allowed.choices(table).len());
+                let choice = self.draw_choice(table);
                 let placement = self.choose_ranks(table, choice);
                 self.try_place(table, placement, score)
             }
         }
+    }
+
+    /// Draws one of the layouts of a table. Every second time it has the kind of another table's
+    /// layout, because most tables of a good plan share few kinds.
+    fn draw_choice(&mut self, table: usize) -> usize {
+        let allowed = self.allowed;
+        let choices = allowed.choices(table);
+        if self.below(2) == 0 {
+            let like = self.below(self.priced.plan().placements.len());
+            let kind = self.priced.plan().placements[like].layout.kind();
+            let is_like = |at: &usize| choices[*at].layout.kind() == kind;
+            let alike: Vec<usize> = (0..choices.len()).filter(is_like).collect();
+            if !alike.is_empty() {
+                return alike[self.below(alike.len())];
+            }
+        }
+        self.below(choices.len())
     }
 
     fn change_at_random(&mut self) {
@@ -208,7 +245,7 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
     /// Exchanges the ranks of a part of a table and a part of another one.
     fn try_swap(&mut self, table: usize, from: Rank, score: &mut PlanScore) -> bool {
         let to = self.light_rank();
-        let there = self.priced.pricer().tables_on(to).len();
+        let there = self.count_tiles(to);
         if there == 0 || to == from {
             return false;
         }

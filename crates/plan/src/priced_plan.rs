@@ -23,6 +23,9 @@ const HIDDEN: f64 = 1.25;
 /// memory is not worth a slower device.
 const FULLNESS_STEPS: u64 = 16;
 
+/// Number of changes of single tables between two reports to the observer of a search.
+const REPORTED_EVERY: u64 = 32;
+
 /// What a search makes small: the memory that ranks lack, then the step. Among equal steps, the
 /// device's time counts as far as the host may not hide it, then memory in large steps, then all of
 /// the device's time.
@@ -142,7 +145,9 @@ impl<'a> PricedPlan<'a> {
         let before = std::mem::replace(&mut self.plan.placements[table], placement);
         self.last = Some((table, before));
         self.priced += 1;
-        self.watch.report(self.priced);
+        if self.priced.is_multiple_of(REPORTED_EVERY) {
+            self.watch.report(self.priced);
+        }
         true
     }
 
@@ -154,26 +159,31 @@ impl<'a> PricedPlan<'a> {
         }
     }
 
-    /// Places all tables as another plan does.
+    /// Places all tables as another plan does, and prices them once.
+    ///
+    /// # Panics
+    /// Panics if the plan has other tables, or if a rank does not exist.
     pub fn adopt(&mut self, plan: &CandidatePlan) {
-        for (table, placement) in plan.placements.iter().enumerate() {
-            self.place(table, placement.clone());
+        let mut tiles = std::mem::take(&mut self.tiles);
+        tiles.clear();
+        let tables = &self.problem.config.model.tables;
+        let mut changes = Vec::new();
+        let pairs = self.plan.placements.iter().zip(&plan.placements);
+        for (at, (_, next)) in pairs.enumerate().filter(|(_, (now, next))| now != next) {
+            let (first, id) = (tiles.len(), TableId(at as u32));
+            next.push_tiles(id, &tables[at], &mut tiles);
+            changes.push((id, next.layout, first..tiles.len()));
         }
+        let shardings = changes.into_iter().map(|(id, layout, own)| match layout {
+            Layout::Replicated => (id, TableSharding::Replicated),
+            _ => (id, TableSharding::Tiles(&tiles[own])),
+        });
+        self.pricer.place_tables(&shardings.collect::<Vec<_>>());
+        self.tiles = tiles;
+        self.plan.placements.clone_from(&plan.placements);
         self.last = None;
-    }
-
-    /// Places all tables as another plan does, unless the search is ended meanwhile. Returns
-    /// whether all tables were placed.
-    #[must_use]
-    pub fn adopt_unless_ended(&mut self, plan: &CandidatePlan) -> bool {
-        for (table, placement) in plan.placements.iter().enumerate() {
-            if self.watch.is_ended() {
-                return false;
-            }
-            self.place(table, placement.clone());
-        }
-        self.last = None;
-        true
+        self.priced += 1;
+        self.watch.report(self.priced);
     }
 
     fn send_to_pricer(&mut self, table: usize, placement: &Placement) {

@@ -150,10 +150,14 @@ fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<Found
     let budget = options
         .budget
         .unwrap_or_else(|| (BUDGET_PER_TABLE * tables).clamp(*BUDGET.start(), *BUDGET.end()));
-    priced.expect_plans(list.len() as u64 * tables + budget);
+    priced.expect_plans(list.len() as u64 + budget);
     let mut starts: Vec<(PlanScore, CandidatePlan)> = Vec::new();
     let mut baselines = Vec::new();
     for start in list {
+        // The first start is kept, so that there is a plan.
+        if priced.watch().is_ended() && !starts.is_empty() {
+            break;
+        }
         let plan = match start {
             Start::Baseline(baseline) => baseline.place(priced, &allowed, weights),
             Start::Kinds(kinds) => {
@@ -162,13 +166,7 @@ fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<Found
             Start::Given(plan) => plan.clone(),
             Start::Proposal(rule) => proposals.plan(priced, rule),
         };
-        if !priced.adopt_unless_ended(&plan) {
-            // The first start is kept, so that there is a plan.
-            if !starts.is_empty() {
-                break;
-            }
-            priced.adopt(&plan);
-        }
+        priced.adopt(&plan);
         let score = priced.score();
         if let Start::Baseline(baseline) = start {
             let (plan, cost, fits) = (plan.clone(), priced.cost(), score.overflow == 0);

@@ -1,11 +1,8 @@
-//! Reports how far a search is, and lets the caller end it. A search asks at every plan that it
-//! prices, so that starts, repairs and local search all end soon.
+//! Reports how far a search is, and lets the caller end it. A search reports every few plans that
+//! it prices, so that starts, repairs and local search all end soon.
 
 use std::fmt;
 use std::ops::ControlFlow;
-
-/// Number of priced plans between two reports.
-const REPORTED_EVERY: u64 = 32;
 
 /// How far a search is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +36,9 @@ impl<'a> SearchWatch<'a> {
         self.expected = plans;
     }
 
-    /// Reports that so many plans were priced, from time to time.
+    /// Reports that so many plans were priced.
     pub fn report(&mut self, priced: u64) {
-        if priced.is_multiple_of(REPORTED_EVERY) && !self.is_ended {
+        if !self.is_ended {
             let progress = SearchProgress { priced, expected: self.expected.max(priced) };
             self.is_ended = (self.observe)(progress).is_break();
         }

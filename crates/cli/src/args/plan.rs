@@ -21,8 +21,9 @@ Examples:
 The search starts from the plans of greedy rules and improves the predicted step: it moves, swaps,
 splits, merges and replicates tables. Memory is a hard limit. The table has one row per rank, whose
 busy and wait add up to the step; a plan is written with --output. A step takes no less than the
-host's time for PyTorch's operators, by the shipped overheads of the nearest GPU or --launch-us. [plan] in the configuration constrains layouts, pins tables and reserves
-memory; see rowmill explain config plan. The same --seed and --effort give the same plan."
+host's time for PyTorch's operators, by the shipped overheads of the nearest GPU or --launch-us.
+[plan] in the configuration constrains layouts, pins tables and reserves memory; see rowmill explain
+config plan. The same --seed and --effort give the same plan."
 )]
 pub struct PlanArgs {
     #[command(subcommand)]

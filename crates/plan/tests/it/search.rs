@@ -138,16 +138,18 @@ fn plans_satisfy_constraints() {
 fn searches_of_many_tables_end_within_their_budget() {
     let models = Models::shipped().expect("models");
     let constraints = Constraints::default();
-    // A thousand tables on 128 ranks, and 26 on eight.
-    for (number, tables, budget) in [(2, 1_000, 100_000), (1, 26, 30_000)] {
+    // 26 tables on eight ranks, and a thousand on 128.
+    let jobs = [(1, 26, 30_000), (2, 1_000, 100_000)];
+    let count = if testkit::has_time("a search of 1,000 tables") { 2 } else { 1 };
+    for (number, tables, budget) in jobs.into_iter().take(count) {
         let mut case = RandomCase::new(number);
         let random = schema::random::CounterRng::new(5, number);
         case.config = crate::cases::config(tables, 65_536, random);
         case.features = (0..tables).map(|at| case.features[at % case.features.len()]).collect();
         let found = plan(&case.problem(&models, &constraints), &PlanOptions::new(1));
         let found = found.expect("a plan");
-        // The starting plans are priced in addition, at most 100 for each table.
-        assert!(found.priced < budget + 100 * tables as u64, "{} plans priced", found.priced);
+        // At most 200 starting plans are priced in addition, without repairs.
+        assert!(found.priced < budget + 200, "{} plans priced", found.priced);
     }
 }
 
@@ -187,7 +189,7 @@ fn time_that_the_host_hides_is_not_worth_memory() {
     let constraints = Constraints::default();
     let case = RandomCase::new(1);
     let mut problem = case.problem(&models, &constraints);
-    let options = PlanOptions { budget: Some(2_000), ..PlanOptions::new(3) };
+    let options = PlanOptions { budget: Some(8_000), ..PlanOptions::new(3) };
     let fast = plan(&problem, &options).expect("a plan");
     // The host takes several times as long as the devices.
     problem.conditions.launch_ns = fast.cost.device_ns / 20.0;

@@ -78,6 +78,9 @@ pub struct PlacedTiles<'a> {
     hosts: Option<HostLayout>,
     ranks_per_host: usize,
     terms: Vec<TileTerms>,
+    /// Shape of the tile that was described last, and position of its terms. Most tiles of a table
+    /// have one shape.
+    last_terms: Option<(TileShape, u32)>,
     /// Position of the terms of each shape of a tile, and the hit curve of each number of rows.
     known_terms: HashMap<TileShape, u32>,
     known_curves: HashMap<LookedUpRows, HitCurve>,
@@ -123,6 +126,7 @@ impl<'a> PlacedTiles<'a> {
             hosts: reduces.then(|| hosts.clone()),
             ranks_per_host,
             terms: Vec::new(),
+            last_terms: None,
             known_terms: HashMap::new(),
             known_curves: HashMap::new(),
             tables: vec![TableTiles::default(); config.model.tables.len()],
@@ -149,6 +153,38 @@ impl<'a> PlacedTiles<'a> {
     /// Panics if the tiles do not cover the table, or if a rank does not exist.
     pub fn place(&mut self, table: TableId, sharding: TableSharding<'_>, touched: &mut Vec<u32>) {
         let mut next = std::mem::take(&mut self.before);
+        self.fill(&mut next, table, sharding);
+        self.replace(table, next, touched);
+    }
+
+    /// Replaces the tiles of several tables, and makes the list of each rank anew. No change is
+    /// left to undo.
+    ///
+    /// # Panics
+    /// Panics if the tiles do not cover a table, or if a rank does not exist.
+    pub fn place_several(&mut self, shardings: &[(TableId, TableSharding<'_>)]) {
+        for (table, sharding) in shardings {
+            let mut tiles = std::mem::take(&mut self.tables[table.index()]);
+            self.fill(&mut tiles, *table, *sharding);
+            self.relate(&mut tiles);
+            self.tables[table.index()] = tiles;
+        }
+        self.last = None;
+        self.ranks.iter_mut().for_each(Vec::clear);
+        for is_replicated in [false, true] {
+            for (id, table) in (0..).map(TableId).zip(&self.tables) {
+                for (part, placed) in table.tiles.iter().enumerate() {
+                    if table.is_replicated == is_replicated {
+                        let held = HeldTile::new(placed, order(id, part, is_replicated));
+                        self.ranks[placed.tile.rank.index()].push(held);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fills `next` with the tiles of a table.
+    fn fill(&mut self, next: &mut TableTiles, table: TableId, sharding: TableSharding<'_>) {
         next.tiles.clear();
         next.is_replicated = sharding == TableSharding::Replicated;
         let config = &self.workload.config.model.tables[table.index()];
@@ -172,7 +208,6 @@ impl<'a> PlacedTiles<'a> {
                 }
             }
         }
-        self.replace(table, next, touched);
     }
 
     /// Moves a tile, given by its position among the tiles of its table, to another rank. Adds the
@@ -287,8 +322,7 @@ impl<'a> PlacedTiles<'a> {
             let held = &mut self.ranks[placed.tile.rank.index()];
             let order = order(table, at, after.is_replicated);
             let place = held.partition_point(|other| other.order < order);
-            let PlacedTile { terms, is_reduced, row_terms, .. } = *placed;
-            held.insert(place, HeldTile { order, terms, is_reduced, row_terms });
+            held.insert(place, HeldTile::new(placed, order));
             touched.push(placed.tile.rank.0);
         }
     }
@@ -297,9 +331,18 @@ impl<'a> PlacedTiles<'a> {
     fn terms_of(&mut self, tile: &Tile, own_samples: Option<usize>) -> u32 {
         let (rows, columns) = (tile.row_count() as u64, tile.dim());
         let shape = TileShape { table: tile.table, rows, columns, own_samples };
-        if let Some(known) = self.known_terms.get(&shape) {
-            return *known;
+        if let Some((_, known)) = self.last_terms.filter(|(last, _)| *last == shape) {
+            return known;
         }
+        let known = self.known_terms.get(&shape).copied();
+        let position = known.unwrap_or_else(|| self.describe(tile, shape));
+        self.last_terms = Some((shape, position));
+        position
+    }
+
+    /// Computes the terms of a tile with a new shape, and returns their position.
+    fn describe(&mut self, tile: &Tile, shape: TileShape) -> u32 {
+        let TileShape { rows, own_samples, .. } = shape;
         let batch = self.workload.config.training.batch_size;
         let tile_use = match own_samples {
             None => self.describer.describe(tile, batch),
@@ -320,6 +363,13 @@ impl<'a> PlacedTiles<'a> {
 impl PlacedTile {
     fn new(tile: Tile, terms: u32) -> Self {
         Self { tile, terms, is_reduced: false, row_terms: Moved::default() }
+    }
+}
+
+impl HeldTile {
+    fn new(placed: &PlacedTile, order: u64) -> Self {
+        let PlacedTile { terms, is_reduced, row_terms, .. } = *placed;
+        Self { order, terms, is_reduced, row_terms }
     }
 }
 

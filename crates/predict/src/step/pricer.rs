@@ -165,6 +165,19 @@ impl<'a> StepPricer<'a> {
         self.reprice()
     }
 
+    /// Replaces the tiles of several tables, and prices the step once. Returns its new cost. There
+    /// is nothing to undo after it.
+    ///
+    /// # Cost
+    /// One pass over the tiles of all ranks.
+    /// # Panics
+    /// Panics if the tiles do not cover a table, or if a rank does not exist.
+    pub fn place_tables(&mut self, shardings: &[(TableId, TableSharding<'_>)]) -> StepCost {
+        self.tiles.place_several(shardings);
+        self.touched.extend(0..self.loads.len() as u32);
+        self.reprice()
+    }
+
     /// Moves a tile, given by its position among the tiles of its table, to another rank. Returns
     /// the new cost of the step. A move allocates nothing.
     ///
