@@ -26,8 +26,8 @@ pub enum Stage {
     InputDistribution,
     /// Copies ids and dense features to the device.
     Copy,
-    /// Brings the rows of the batch that are only in files into their caches. Steps whose tables are
-    /// all in memory lack this stage.
+    /// Brings the rows of the batch that are only in files into their caches. Steps whose tables
+    /// are all in memory lack this stage.
     FetchRows,
     Lookup,
     /// Sends pooled vectors to the ranks of their samples.

@@ -168,8 +168,8 @@ impl<B: Backend> Streams<B> {
         self.all().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    /// Creates the lanes that a plan needs, and the threads of a schedule for this job. All ranks must call it
-    /// at the same point of the program, before their first step.
+    /// Creates the lanes that a plan needs, and the threads of a schedule for this job. All ranks
+    /// must call it at the same point of the program, before their first step.
     ///
     /// # Errors
     /// [`Error::Communication`], and [`Error::Thread`] if the operating system refuses a thread.

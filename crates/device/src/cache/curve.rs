@@ -1,6 +1,6 @@
 //! Simulates caches of several sizes on one stream of ids, which gives the miss ratio by size. The
-//! caches are those of training, so a simulated miss is a miss in training. As in training, the rows
-//! of the next batch are read before those of the last one are released.
+//! caches are those of training, so a simulated miss is a miss in training. As in training, rows of
+//! the next batch are read before those of the last one are released.
 
 use schema::CachePolicy;
 

@@ -46,6 +46,7 @@ enum IoRequest {
     Flush(Sender<Result<(), Error>>),
 }
 
+/// The rows of a transfer with their values, or the error of the file.
 type LoadResult = Result<RowValuesInFile, Error>;
 
 impl RowIo {

@@ -2,8 +2,8 @@
 //! device's tile are the slots of the cache.
 //!
 //! Before a lookup, the rows of the batch are copied from the file to slots, and the ids are
-//! replaced by the numbers of the slots. Lookup and update do not know of the cache. The rows of the
-//! next batch may be read while the rows of this one are in use.
+//! replaced by the numbers of the slots. Lookup and update do not know of the cache. The rows of
+//! the next batch may be read while the rows of this one are in use.
 
 use std::collections::VecDeque;
 use std::ops::Range;
