@@ -16,7 +16,7 @@ fn a_disk_that_fills_up_is_named_and_holds_no_half_written_checkpoint_or_trace()
             "train job.toml --train train.csv --run r --set storage.folder=disk \
              --set storage.cache_mib=1 --set model.bottom=[8,8192] --set model.tables.a.dim=8192 \
              --set model.tables.b.dim=8192 --set checkpoint_every=3",
-            "cannot write rows in disk",
+            "disk: cannot write rows in",
         ),
         ("init train.csv --output disk/full/job.toml", "disk/full/job.toml"),
     ] {
