@@ -26,6 +26,9 @@ pub enum Stage {
     InputDistribution,
     /// Copies ids and dense features to the device.
     Copy,
+    /// Brings the rows of the batch that are only in files into their caches. Steps whose tables
+    /// are all in memory lack this stage.
+    FetchRows,
     Lookup,
     /// Sends pooled vectors to the ranks of their samples.
     PooledExchange,
@@ -70,6 +73,7 @@ impl Stage {
         match self {
             Self::InputDistribution => "input_distribution",
             Self::Copy => "copy",
+            Self::FetchRows => "row_fetch",
             Self::Lookup => "lookup",
             Self::PooledExchange => "pooled_exchange",
             Self::BottomMlp => "bottom_mlp",
@@ -99,7 +103,7 @@ impl Stage {
             | Self::RowTerms
             | Self::AllReduce(_)
             | Self::LossSum => Resource::Link,
-            Self::Copy => Resource::HostThread,
+            Self::Copy | Self::FetchRows => Resource::HostThread,
             _ => Resource::ComputeQueue,
         }
     }
@@ -142,7 +146,8 @@ impl fmt::Display for Stage {
 /// Work that a schedule may run beside other stages. Each is a switch of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// Input distribution of the next batch, beside the dense part of this one.
+    /// Input distribution of the next batch, beside the dense part of this one. The rows of that
+    /// batch that are only in files are read then, too.
     Input,
     /// Pooled exchange, beside the bottom MLP.
     Pooled,
@@ -192,11 +197,17 @@ impl Schedule {
         Self { bits: self.bits | 1 << overlap as u8 }
     }
 
-    /// Returns the schedule of a number of ranks. One rank has nobody to wait for, so its schedule
-    /// is the serial one.
+    /// Returns the schedule of a job on a number of ranks. One rank has nobody to wait for, so its
+    /// schedule is the serial one, but rows that are in files are still read ahead.
     #[must_use]
-    pub fn for_ranks(self, ranks: u32) -> Self {
-        if ranks > 1 { self } else { Self::SERIAL }
+    pub fn for_job(self, config: &JobConfig, ranks: u32) -> Self {
+        match ranks {
+            0 | 1 if config.storage.is_some() && self.has(Overlap::Input) => {
+                Self::SERIAL.with(Overlap::Input)
+            }
+            0 | 1 => Self::SERIAL,
+            _ => self,
+        }
     }
 
     /// Returns the number of steps whose batches are known before the step before them is done.
@@ -384,8 +395,9 @@ impl StepGraph {
     ) -> Self {
         let ranks = plan.world_size();
         let mut order = StepOrder {
-            schedule: schedule.for_ranks(ranks),
+            schedule: schedule.for_job(config, ranks),
             ranks,
+            has_stored_rows: config.storage.is_some(),
             groups: plan.groups(),
             has_row_terms: RowScope::exchanges_terms(&config.optimizer, plan),
             buckets: dense_buckets(&config.model, bucket_bytes),
@@ -401,6 +413,7 @@ impl StepGraph {
 struct StepOrder {
     schedule: Schedule,
     ranks: u32,
+    has_stored_rows: bool,
     groups: ReplicaGroups,
     has_row_terms: bool,
     buckets: Vec<DenseBucket>,
@@ -418,7 +431,8 @@ impl StepOrder {
         let sums_groups = self.groups.sums_gradients();
         match stage {
             Stage::InputDistribution => Vec::new(),
-            Stage::Copy => vec![Stage::InputDistribution],
+            Stage::Copy | Stage::FetchRows => vec![Stage::InputDistribution],
+            Stage::Lookup if self.has_stored_rows => vec![Stage::Copy, Stage::FetchRows],
             Stage::BottomMlp | Stage::Lookup => vec![Stage::Copy],
             Stage::PooledExchange => vec![Stage::Lookup],
             Stage::Interaction => vec![Stage::PooledExchange, Stage::BottomMlp],
@@ -457,18 +471,22 @@ impl StepOrder {
         self.actions.push(StageAction { stage, part, batch: ActionBatch::This, inputs });
     }
 
+    /// Starts a stage of the next batch. It ends in the next step.
+    fn push_next(&mut self, stage: Stage) {
+        let (part, batch) = (ActionPart::Start, ActionBatch::Next);
+        self.actions.push(StageAction { stage, part, batch, inputs: Vec::new() });
+    }
+
     fn push_forward(&mut self) {
         use ActionPart::{Finish, Start, Whole};
         let is_ahead = self.schedule.has(Overlap::Input);
         self.push(Stage::InputDistribution, if is_ahead { Finish } else { Whole });
         self.push(Stage::Copy, Whole);
         if is_ahead {
-            self.actions.push(StageAction {
-                stage: Stage::InputDistribution,
-                part: Start,
-                batch: ActionBatch::Next,
-                inputs: Vec::new(),
-            });
+            self.push_next(Stage::InputDistribution);
+        }
+        if self.has_stored_rows {
+            self.push(Stage::FetchRows, if is_ahead { Finish } else { Whole });
         }
         self.push(Stage::Lookup, Whole);
         let is_beside = self.schedule.has(Overlap::Pooled);
@@ -476,6 +494,11 @@ impl StepOrder {
         self.push(Stage::BottomMlp, Whole);
         if is_beside {
             self.push(Stage::PooledExchange, Finish);
+        }
+        // Pooled vectors have arrived, so all ranks have sent the ids of the next batch, and this
+        // action hardly waits for them.
+        if self.has_stored_rows && is_ahead {
+            self.push_next(Stage::FetchRows);
         }
         for stage in [Stage::Interaction, Stage::TopMlp, Stage::Loss] {
             self.push(stage, Whole);

@@ -168,8 +168,8 @@ impl<B: Backend> Streams<B> {
         self.all().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    /// Creates the lanes that a plan needs, and the threads of a schedule. All ranks must call it
-    /// at the same point of the program, before their first step.
+    /// Creates the lanes that a plan needs, and the threads of a schedule for this job. All ranks
+    /// must call it at the same point of the program, before their first step.
     ///
     /// # Errors
     /// [`Error::Communication`], and [`Error::Thread`] if the operating system refuses a thread.
@@ -177,7 +177,6 @@ impl<B: Backend> Streams<B> {
         if !plan.groups().is_single() {
             self.divide_into_groups(plan)?;
         }
-        let schedule = schedule.for_ranks(self.world_size() as u32);
         if plan.hosts_that_reduce().iter().any(Option::is_some) {
             let mut group = self.pooled.by_rank.settings().duplicate();
             let hosts = HostCommunicators::split(&mut group, plan.hosts())?;

@@ -10,6 +10,7 @@ pub mod input_dist;
 pub mod layout;
 pub mod output_dist;
 pub mod replicas;
+pub mod row_io;
 pub mod row_store;
 pub mod row_terms;
 pub mod stored_tile;

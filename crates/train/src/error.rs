@@ -171,6 +171,9 @@ pub enum Error {
     /// A table cannot be kept in a file under the plan or on the device of a run.
     #[error("storage of table {table:?}: {problem}")]
     Storage { table: String, problem: &'static str },
+    /// There is no folder for tables in files.
+    #[error("storage.folder: expected an existing folder, got {}", folder.display())]
+    StorageFolder { folder: PathBuf },
     /// The operating system refused a thread.
     #[error("cannot start a thread: {source}")]
     Thread { source: io::Error },

@@ -228,6 +228,8 @@ fn model_moments<B: Backend>(
         // messages, the received messages, and the sums of the other ranks.
         let copies = if run.processes.is_some() { 3 } else { 1 };
         idle.add(MemoryUse::Exchange, copies * sum(|rank| rank.gradients));
+    } else {
+        idle.add(MemoryUse::Batches, schedule(run).lookahead() as u64 * batch_bytes(run));
     }
     idle.add(MemoryUse::Trace, world_size * run.traced_steps * ops(run.config) * SPAN_BYTES);
     moments.extend(first.iter().map(|first| first.at(MemoryPhase::FirstRead)));
@@ -250,7 +252,7 @@ fn model_moments<B: Backend>(
 }
 
 fn schedule(run: &RunShape<'_>) -> Schedule {
-    run.schedule.for_ranks(run.plan.world_size())
+    run.schedule.for_job(run.config, run.plan.world_size())
 }
 
 /// Returns the number of processes on this host that read the data.

@@ -368,8 +368,10 @@ impl<B: Backend> Model<B> {
         for (tile, cache) in held.iter().zip(&caches) {
             let (rows, dim) = (cache.map_or(tile.row_count(), CacheShape::slots), tile.dim());
             if let (Some(shape), Some(storage)) = (cache, &config.storage) {
+                let tags = shape.bytes(storage.policy);
+                let moved = stored_tile::transfer_bytes(config, tile, *shape, traffic);
                 let checksums = StoreShape::new(tile, optimizer).bytes();
-                room.count(MemoryUse::RowCache, shape.bytes(storage.policy) + checksums);
+                room.count(MemoryUse::RowCache, tags + moved + checksums);
             }
             let data_type = config.model.tables[tile.table.index()].data_type;
             // Saturate, because a configuration may have more rows than fit into any machine.
@@ -466,6 +468,9 @@ impl<B: Backend> Model<B> {
             if let Some(overlap) = action.stage.overlap() {
                 times.add_wait(overlap, time.waited);
                 times.exchange_ns[overlap as usize] += nanoseconds(time.elapsed);
+            }
+            if action.stage == Stage::FetchRows {
+                times.fetch_ns += nanoseconds(time.elapsed);
             }
             if action.stage.resource() == Resource::ComputeQueue && !B::IS_ASYNC {
                 times.device_ns += nanoseconds(time.elapsed);

@@ -22,6 +22,9 @@ pub struct SummedTimes {
     /// Time of lookups. Asynchronous devices do not report it, nor that of row updates.
     pub lookup_ns: u64,
     pub update_ns: u64,
+    /// Time that the compute thread spent on rows of tables in files: their choice, copies and
+    /// waits.
+    pub fetch_ns: u64,
     /// Time that the compute thread spent on exchanges, by [`Overlap`]: copies and waits.
     pub exchange_ns: [u64; OVERLAPS],
     /// Time in which the compute thread waited for exchanges, by [`Overlap`].
@@ -29,7 +32,7 @@ pub struct SummedTimes {
 }
 
 /// Number of values of [`SummedTimes`].
-const VALUES: usize = 5 + 2 * OVERLAPS;
+const VALUES: usize = 6 + 2 * OVERLAPS;
 
 impl SummedTimes {
     /// Size of the times in a message.
@@ -41,8 +44,8 @@ impl SummedTimes {
     }
 
     pub(crate) fn write(&self, bytes: &mut [u8]) {
-        let Self { steps, step_ns, device_ns, lookup_ns, update_ns, .. } = *self;
-        let first = [steps, step_ns, device_ns, lookup_ns, update_ns];
+        let Self { steps, step_ns, device_ns, lookup_ns, update_ns, fetch_ns, .. } = *self;
+        let first = [steps, step_ns, device_ns, lookup_ns, update_ns, fetch_ns];
         let values = first.into_iter().chain(self.exchange_ns).chain(self.exposed_ns);
         for (to, value) in bytes.chunks_exact_mut(8).zip(values) {
             to.copy_from_slice(&value.to_le_bytes());
@@ -55,11 +58,13 @@ impl SummedTimes {
         for (value, from) in values.iter_mut().zip(bytes.as_chunks().0) {
             *value = u64::from_le_bytes(*from);
         }
-        let [steps, step_ns, device_ns, lookup_ns, update_ns, exchanges @ ..] = values;
+        let [steps, step_ns, device_ns, lookup_ns, update_ns, fetch_ns, exchanges @ ..] = values;
         let (exchange_ns, exposed_ns): (&[u64], &[u64]) = exchanges.split_at(OVERLAPS);
         let by_overlap = |values: &[u64]| std::array::from_fn(|overlap| values[overlap]);
         let (exchange_ns, exposed_ns) = (by_overlap(exchange_ns), by_overlap(exposed_ns));
-        Self { steps, step_ns, device_ns, lookup_ns, update_ns, exchange_ns, exposed_ns }
+        let times =
+            Self { steps, step_ns, device_ns, lookup_ns, update_ns, fetch_ns, ..Self::default() };
+        Self { exchange_ns, exposed_ns, ..times }
     }
 }
 
@@ -70,6 +75,7 @@ impl AddAssign for SummedTimes {
         self.device_ns += other.device_ns;
         self.lookup_ns += other.lookup_ns;
         self.update_ns += other.update_ns;
+        self.fetch_ns += other.fetch_ns;
         for (sum, exchange) in self.exchange_ns.iter_mut().zip(other.exchange_ns) {
             *sum += exchange;
         }
@@ -102,6 +108,10 @@ pub struct RankTiming {
     pub lookup_ms: f64,
     pub update_ms: f64,
     pub dense_ms: f64,
+    /// Time that the compute thread spent on rows of tables in files: their choice, copies and
+    /// waits, also those for their ids.
+    #[serde(default)]
+    pub row_fetch_ms: f64,
     pub input_distribution_ms: f64,
     pub pooled_exchange_ms: f64,
     pub gradient_exchange_ms: f64,
@@ -134,6 +144,7 @@ pub fn mean_times(times: &[SummedTimes]) -> Vec<RankTiming> {
             lookup_ms: mean_ms(times.lookup_ns),
             update_ms: mean_ms(times.update_ns),
             dense_ms: mean_ms(dense_ns),
+            row_fetch_ms: mean_ms(times.fetch_ns),
             input_distribution_ms: exchange_ms(Overlap::Input),
             pooled_exchange_ms: exchange_ms(Overlap::Pooled),
             gradient_exchange_ms: exchange_ms(Overlap::Gradient),
@@ -182,6 +193,7 @@ mod tests {
             device_ns: 10_000_000,
             lookup_ns: 2_000_000,
             update_ns: 4_000_000,
+            fetch_ns: 3_000_000,
             exchange_ns: [0, 0, 8_000_000, 0, 0],
             exposed_ns: [0; 5],
         };
@@ -194,6 +206,7 @@ mod tests {
         let timings = mean_times(&[SummedTimes::default(), SummedTimes::read(&bytes)]);
         let [timing] = timings[..] else { panic!("{timings:?}") };
         assert_eq!((timing.rank, timing.step_ms, timing.device_ms), (1, 20.0, 5.0));
+        assert_eq!(timing.row_fetch_ms, 1.5);
         assert_eq!((timing.host_ms, timing.host_without_waits_ms), (15.0, 11.0));
         assert_eq!((timing.lookup_ms, timing.update_ms, timing.dense_ms), (1.0, 2.0, 2.0));
         assert_eq!((timing.gradient_exchange_ms, timing.pooled_exchange_ms), (4.0, 0.0));

@@ -36,12 +36,18 @@ pub struct SimulateCache {
         value_name = "SHARE,…",
         value_delimiter = ',',
         default_value = "0.1%,0.3%,1%,3%,10%,30%",
-        value_parser = str::parse::<Share>
+        value_parser = cache_size
     )]
     pub sizes: Vec<Share>,
     /// Also draw the miss ratios by size
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
+}
+
+/// Parses the size of a cache, a share above zero.
+fn cache_size(text: &str) -> Result<Share, String> {
+    let share = text.parse::<Share>().map_err(|error| error.to_string())?;
+    if share.0 > 0.0 { Ok(share) } else { Err("a cache without rows misses every row".to_owned()) }
 }
 
 /// The policy of the simulated caches.

@@ -1,7 +1,7 @@
 //! The command `rowmill plan`, which searches for the sharding plan with the fastest predicted
 //! step. The search is in the crate `plan`, prices are in `predict::step`.
 
-mod axis;
+pub mod axis;
 mod check;
 mod convert;
 mod drawing;

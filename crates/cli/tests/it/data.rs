@@ -245,6 +245,7 @@ fn simulated_caches_miss_less_with_more_rows() {
     let text = place.done(&format!("{words} --sizes 20%")).stdout;
     assert!(text.contains("0.00 %"), "{text}");
     place.refused(&format!("{words} --sizes 1"), &["write 1% or 100%"]);
+    place.refused(&format!("{words} --sizes 0%"), &["without rows"]);
     let missing = place.run("data cache train.csv --config job.toml");
     assert_eq!(missing.code, Some(1), "{}", missing.stderr);
 }

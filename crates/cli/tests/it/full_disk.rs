@@ -11,6 +11,13 @@ fn a_disk_that_fills_up_is_named_and_holds_no_half_written_checkpoint_or_trace()
     for (words, file) in [
         ("train job.toml --train train.csv --run disk/r", "checkpoints"),
         ("train job.toml --train train.csv --run r --trace disk/t --trace-steps 1..90", "disk/t"),
+        // Two rows of 32 KiB fill the disk, and the cache has only 32 of 50.
+        (
+            "train job.toml --train train.csv --run r --set storage.folder=disk \
+             --set storage.cache_mib=1 --set model.bottom=[8,8192] --set model.tables.a.dim=8192 \
+             --set model.tables.b.dim=8192 --set checkpoint_every=3",
+            "disk: cannot write rows in",
+        ),
         ("init train.csv --output disk/full/job.toml", "disk/full/job.toml"),
     ] {
         let place = Place::new();

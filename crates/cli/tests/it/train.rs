@@ -498,6 +498,14 @@ fn tables_in_files_train_to_the_same_loss() {
     let words = "train job.toml --train train.csv --format json --run";
     let memory = place.done(&format!("{words} a")).last();
     let storage = "--set storage.folder=files --set storage.cache_mib=1";
+    let missing = place.run(&format!("{words} b {storage}"));
+    assert_ne!(missing.code, Some(0));
+    assert!(
+        missing.stderr.contains("expected an existing folder, got files"),
+        "{}",
+        missing.stderr
+    );
+    std::fs::create_dir(place.path("files")).unwrap();
     let stored = place.done(&format!("{words} b {storage}")).last();
     assert_eq!(memory["loss"], stored["loss"]);
     assert_eq!(memory["evaluation"], stored["evaluation"]);
@@ -508,6 +516,7 @@ fn tables_in_files_train_to_the_same_loss() {
     // The configuration in the checkpoint names the folder, which inference does not need.
     std::fs::remove_dir(place.path("files")).unwrap();
     place.done("eval b");
+    std::fs::create_dir(place.path("files")).unwrap();
     let resumed = place.done("train --resume --run b --set epochs=3").stdout;
     assert!(resumed.contains("of the rows of batches missed"), "{resumed}");
     let refused = place.run(&format!("{words} c {storage} --device emulated"));

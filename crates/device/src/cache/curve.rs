@@ -1,5 +1,6 @@
 //! Simulates caches of several sizes on one stream of ids, which gives the miss ratio by size. The
-//! caches are those of training, so a simulated miss is a miss in training.
+//! caches are those of training, so a simulated miss is a miss in training. As in training, rows of
+//! the next batch are read before those of the last one are released.
 
 use schema::CachePolicy;
 
@@ -21,6 +22,8 @@ pub struct MissCurve {
 struct SimulatedCache {
     shape: CacheShape,
     cache: Option<RowCache>,
+    /// The slots of the last batch.
+    in_flight: Vec<u32>,
     /// Counts of the batches before the first one that is counted.
     before: CacheCounts,
 }
@@ -43,7 +46,8 @@ impl MissCurve {
         let cache = |&rows: &usize| {
             let shape = CacheShape::with_rows(rows);
             let cache = Some(RowCache::new(shape, policy));
-            SimulatedCache { shape, cache, before: CacheCounts::default() }
+            let (in_flight, before) = (Vec::new(), CacheCounts::default());
+            SimulatedCache { shape, cache, in_flight, before }
         };
         let caches = sizes.iter().map(cache).collect();
         Self { caches, distinct: DistinctRows::default(), moves: RowMoves::default() }
@@ -55,13 +59,19 @@ impl MissCurve {
         distinct.clear();
         distinct.add(ids);
         distinct.find();
-        for SimulatedCache { cache, .. } in caches {
+        for SimulatedCache { cache, in_flight, .. } in caches {
             let Some(present) = cache else { continue };
-            if present.fetch(host, &distinct.rows, ids.len(), moves).is_err() {
-                *cache = None;
-                continue;
+            let mut fetched = present.fetch(host, &distinct.rows, ids.len(), moves);
+            present.release(in_flight, RowAccess::Updated);
+            in_flight.clear();
+            if fetched.is_err() {
+                // Two batches do not fit, so this one is read after the one before it.
+                fetched = present.fetch(host, &distinct.rows, ids.len(), moves);
             }
-            present.release(&moves.slots, RowAccess::Updated);
+            match fetched {
+                Ok(()) => in_flight.extend_from_slice(&moves.slots),
+                Err(_) => *cache = None,
+            }
         }
     }
 
@@ -75,7 +85,7 @@ impl MissCurve {
     /// Returns the misses of each size, in the order of the sizes.
     #[must_use]
     pub fn points(&self) -> Vec<CurvePoint> {
-        let point = |SimulatedCache { shape, cache, before }: &SimulatedCache| {
+        let point = |SimulatedCache { shape, cache, before, .. }: &SimulatedCache| {
             let counts = cache.as_ref().map(|cache| cache.counts() - *before);
             let miss_ratio = counts.map(|counts| counts.miss_ratio());
             CurvePoint { rows: shape.slots(), counts, miss_ratio }

@@ -142,8 +142,10 @@ pub struct RowCache {
     /// Number of fetched batches, which is the age of the rows of the last one.
     batches: u64,
     counts: CacheCounts,
-    /// Requests of the batch in the order of their sets. Kept to reuse its memory.
+    /// Requests of the batch in the order of their sets, and the rows that lose their slots to
+    /// them. Kept to reuse their memory.
     requests: Vec<SetRequest>,
+    evicted: Vec<Evicted>,
 }
 
 /// A requested row of a set.
@@ -200,6 +202,7 @@ impl RowCache {
             batches: 0,
             counts: CacheCounts::default(),
             requests: Vec::new(),
+            evicted: Vec::new(),
         }
     }
 
@@ -222,8 +225,8 @@ impl RowCache {
     /// Sorts the rows by set, and reads the tags of each set that has a row. The threads of `host`
     /// share the sets, and any number of threads chooses the same slots.
     /// # Errors
-    /// [`CacheFull`] if all slots that could take a row are locked. The cache is in no usable state
-    /// after this error.
+    /// [`CacheFull`] if all slots that could take a row are locked. The same rows and locks as
+    /// before are then in the cache, so the batch may be fetched again after a release.
     pub fn fetch(
         &mut self,
         host: &Pool,
@@ -233,24 +236,57 @@ impl RowCache {
     ) -> Result<(), CacheFull> {
         let full = CacheFull { slots: self.slots(), rows: rows.len() };
         self.batches += 1;
-        self.counts.requested += requested as u64;
-        self.counts.unique += rows.len() as u64;
         self.sort_by_set(rows);
+        self.search_sets(host);
+        let Some(conflicts) = self.place_refused() else {
+            self.undo();
+            return Err(full);
+        };
         moves.slots.clear();
         moves.slots.resize(rows.len(), 0);
         moves.written_back.clear();
         moves.loaded.clear();
-        self.search_sets(host, moves);
-        self.place_refused(moves).ok_or(full)?;
+        let changed = self.evicted.iter().filter(|evicted| evicted.lost.is_changed);
+        moves
+            .written_back
+            .extend(changed.map(|&Evicted { lost, slot }| RowSlot { row: lost.row, slot }));
         for &SetRequest { position, row, slot, outcome, .. } in &self.requests {
             moves.slots[position as usize] = slot;
             if outcome == FetchOutcome::Loaded {
                 moves.loaded.push(RowSlot { row, slot });
             }
         }
-        self.counts.missed += moves.loaded.len() as u64;
-        self.counts.hit += (rows.len() - moves.loaded.len()) as u64;
+        let counts = &mut self.counts;
+        counts.requested += requested as u64;
+        counts.unique += rows.len() as u64;
+        counts.missed += moves.loaded.len() as u64;
+        counts.hit += (rows.len() - moves.loaded.len()) as u64;
+        counts.conflicts += conflicts;
+        counts.evicted += self.evicted.len() as u64;
+        counts.written_back += moves.written_back.len() as u64;
         Ok(())
+    }
+
+    /// Gives evicted rows their slots back, and unlocks the slots of the batch.
+    fn undo(&mut self) {
+        let ways = self.sets.len() * WAYS;
+        for at in 0..self.requests.len() {
+            let SetRequest { slot, outcome, .. } = self.requests[at];
+            match (outcome, slot as usize) {
+                (FetchOutcome::Refused, _) => {}
+                (FetchOutcome::Hit, _) => self.release(&[slot], RowAccess::Read),
+                (FetchOutcome::Loaded, way) if way < ways => {
+                    self.sets[way / WAYS].clear(way % WAYS);
+                }
+                (FetchOutcome::Loaded, _) => self.scratch.clear(slot),
+            }
+        }
+        for &Evicted { lost, slot } in &self.evicted {
+            match slot as usize {
+                way if way < ways => self.sets[way / WAYS].put_back(way % WAYS, lost),
+                _ => self.scratch.put_back(slot, lost),
+            }
+        }
     }
 
     /// Lists the requested rows in the order of their sets, and of the request within a set.
@@ -269,7 +305,7 @@ impl RowCache {
     }
 
     /// Finds rows in their sets and in scratch slots, and inserts missing rows into their sets.
-    fn search_sets(&mut self, host: &Pool, moves: &mut RowMoves) {
+    fn search_sets(&mut self, host: &Pool) {
         let (policy, now, scratch) = (self.policy, self.batches, &self.scratch);
         let mut chunks = Vec::with_capacity(self.sets.len().div_ceil(SETS_PER_CHUNK));
         let (mut requests, mut frequencies) = (&mut self.requests[..], &mut self.frequencies[..]);
@@ -290,13 +326,15 @@ impl RowCache {
         host.run_slices(&mut chunks, 1, |_, chunks| {
             chunks.iter_mut().for_each(|chunk| chunk.run(policy, now, scratch));
         });
-        let evicted = chunks.into_iter().flat_map(|chunk| chunk.evicted);
-        evicted.for_each(|evicted| count_evicted(evicted, &mut self.counts, moves));
+        self.evicted.clear();
+        self.evicted.extend(chunks.into_iter().flat_map(|chunk| chunk.evicted));
     }
 
     /// Gives scratch slots to rows that their sets refused. Without a free scratch slot, a row
-    /// takes the place of any unlocked row of its set. Returns `None` if there is no such row.
-    fn place_refused(&mut self, moves: &mut RowMoves) -> Option<()> {
+    /// takes the place of any unlocked row of its set. Returns the number of rows in scratch slots,
+    /// or `None` if a row finds no place.
+    fn place_refused(&mut self) -> Option<u64> {
+        let mut conflicts = 0;
         // Rows that are in scratch slots are locked first, so that no other row takes their slots.
         for request in &mut self.requests {
             if request.outcome == FetchOutcome::Hit && self.scratch.contains_slot(request.slot) {
@@ -308,7 +346,7 @@ impl RowCache {
                 continue;
             }
             let lost = if let Some((slot, lost)) = self.scratch.insert(request.row) {
-                self.counts.conflicts += 1;
+                conflicts += 1;
                 request.slot = slot;
                 lost
             } else {
@@ -319,10 +357,9 @@ impl RowCache {
                 lost
             };
             request.outcome = FetchOutcome::Loaded;
-            let evicted = lost.map(|lost| Evicted { lost, slot: request.slot });
-            evicted.into_iter().for_each(|evicted| count_evicted(evicted, &mut self.counts, moves));
+            self.evicted.extend(lost.map(|lost| Evicted { lost, slot: request.slot }));
         }
-        Some(())
+        Some(conflicts)
     }
 
     /// Unlocks the slots of a batch.
@@ -394,14 +431,6 @@ impl SetChunk<'_> {
                 self.evicted.extend(lost.map(|lost| Evicted { lost, slot: request.slot }));
             }
         }
-    }
-}
-
-fn count_evicted(Evicted { lost, slot }: Evicted, counts: &mut CacheCounts, moves: &mut RowMoves) {
-    counts.evicted += 1;
-    if lost.is_changed {
-        counts.written_back += 1;
-        moves.written_back.push(RowSlot { row: lost.row, slot });
     }
 }
 

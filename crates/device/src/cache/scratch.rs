@@ -75,7 +75,7 @@ impl ScratchSlots {
         }
         let place = &mut self.places[self.next];
         let is_changed = place.is_changed;
-        let lost = place.row.map(|row| LostRow { row, is_changed });
+        let lost = place.row.map(|row| LostRow { row, is_changed, rank: 0 });
         *place = ScratchSlot { row: Some(row), locks: 1, is_changed: false };
         self.locked += 1;
         if let Some(lost) = lost {
@@ -85,6 +85,21 @@ impl ScratchSlots {
         let slot = (self.first + self.next) as u32;
         self.next = (self.next + 1) % self.places.len();
         Some((slot, lost))
+    }
+
+    /// Empties and unlocks a slot.
+    pub fn clear(&mut self, slot: u32) {
+        let place = std::mem::take(&mut self.places[slot as usize - self.first]);
+        self.locked -= usize::from(place.locks > 0);
+        place.row.and_then(|row| self.by_row.remove(&row));
+    }
+
+    /// Puts a row back into the empty slot that it had lost.
+    pub fn put_back(&mut self, slot: u32, lost: LostRow) {
+        let place = slot as usize - self.first;
+        self.places[place] =
+            ScratchSlot { row: Some(lost.row), locks: 0, is_changed: lost.is_changed };
+        self.by_row.insert(lost.row, place as u32);
     }
 
     /// Unlocks a slot for one batch.

@@ -33,6 +33,8 @@ pub(super) struct LostRow {
     pub row: u64,
     /// Whether the row has changed since it was loaded.
     pub is_changed: bool,
+    /// The rank that the row had. Scratch slots have no ranks.
+    pub rank: u64,
 }
 
 /// The rows in the ways of a set.
@@ -81,7 +83,7 @@ impl CacheSet {
             return None;
         }
         let is_changed = self.changed >> way & 1 == 1;
-        let lost = LostRow { row: self.rows[way], is_changed };
+        let lost = LostRow { row: self.rows[way], is_changed, rank: self.ranks[way] };
         self.changed &= !(1 << way);
         self.rows[way] = row;
         self.ranks[way] = rank;
@@ -94,6 +96,17 @@ impl CacheSet {
         assert!(self.locks[way] > 0, "a batch releases slots that it has locked");
         self.locks[way] -= 1;
         self.changed |= u32::from(access == RowAccess::Updated) << way;
+    }
+
+    /// Empties and unlocks a way.
+    pub fn clear(&mut self, way: usize) {
+        (self.rows[way], self.ranks[way], self.locks[way]) = (NO_ROW, 0, 0);
+    }
+
+    /// Puts a row back into the empty way that it had lost.
+    pub fn put_back(&mut self, way: usize, lost: LostRow) {
+        (self.rows[way], self.ranks[way]) = (lost.row, lost.rank);
+        self.changed |= u32::from(lost.is_changed) << way;
     }
 
     /// Halves the frequencies in the ranks of all ways.

@@ -40,7 +40,12 @@ impl CachedTable {
     }
 
     fn fetch(&mut self, host: &Pool, rows: Vec<u64>) -> CachedBatch {
-        self.cache.fetch(host, &rows, rows.len(), &mut self.moves).unwrap();
+        self.try_fetch(host, rows).unwrap()
+    }
+
+    /// Returns `None` if the rows do not fit.
+    fn try_fetch(&mut self, host: &Pool, rows: Vec<u64>) -> Option<CachedBatch> {
+        self.cache.fetch(host, &rows, rows.len(), &mut self.moves).ok()?;
         for moved in &self.moves.written_back {
             self.storage.insert(moved.row, self.slots[moved.slot as usize]);
         }
@@ -48,7 +53,7 @@ impl CachedTable {
             let stored = self.storage.get(&moved.row).copied();
             self.slots[moved.slot as usize] = stored.unwrap_or(mix(moved.row));
         }
-        CachedBatch { rows, slots: self.moves.slots.clone() }
+        Some(CachedBatch { rows, slots: self.moves.slots.clone() })
     }
 
     /// Updates the rows of a batch, each from its present value, and releases the batch.
@@ -159,6 +164,34 @@ fn a_batch_beyond_all_slots_is_an_error() {
     cache.fetch(&host, &all, all.len(), &mut moves).unwrap();
     let full = cache.fetch(&host, &[slots], 1, &mut moves).unwrap_err();
     assert_eq!((full.slots, full.rows), (all.len(), 1));
+}
+
+/// Fetches batches that often do not fit beside the batch in flight.
+#[test]
+fn a_refused_batch_leaves_the_cache_as_it_was() {
+    const ROWS: u64 = 150;
+    let host = Pool::new(2);
+    for policy in [CachePolicy::Lru, CachePolicy::Lfu] {
+        // A batch of at most 40 rows fits alone.
+        let mut table = CachedTable::new(ROWS, CacheShape { sets: 1, scratch: 10 }, policy);
+        let mut before = table.fetch(&host, Vec::new());
+        let mut refused = 0;
+        for step in 0..2_000 {
+            let rows = draw_batch(CounterRng::new(9, step), ROWS, 40);
+            let counts = table.cache.counts();
+            let fetched = table.try_fetch(&host, rows.clone());
+            if fetched.is_none() {
+                refused += 1;
+                assert_eq!(table.cache.counts(), counts);
+                table.check_all();
+            }
+            table.update(&before, step);
+            before = fetched.unwrap_or_else(|| table.fetch(&host, rows));
+        }
+        table.update(&before, 2_000);
+        table.check_all();
+        assert!(refused > 100 && refused < 1_900, "{policy:?}: {refused}");
+    }
 }
 
 #[test]

@@ -579,13 +579,14 @@ pub const KEYS: &[ConfigKey] = &[
         .or("all tables")
         .says("Names of the tables. Their data_type is f32.", "tables = [\"user\"]"),
     required("storage.folder", Text, "").says(
-        "Folder of the files, on a fast disk. The files have no names, so they vanish with the \
-         program. Checkpoints are complete without them.",
+        "Folder of the files, on a fast disk. It must exist. The files have no names, so they \
+         vanish with the program. Checkpoints are complete without them.",
         "folder = \"/mnt/nvme\"",
     ),
     required("storage.cache_mib", Integer, "at least 1").says(
         "Memory of the caches on each rank, in MiB, with optimizer state. All rows of a batch must \
-         fit. rowmill data cache shows what caches miss.",
+         fit, and rows are read ahead if those of two batches do. rowmill data cache shows what \
+         caches miss.",
         "cache_mib = 4096",
     ),
     optional("storage.policy", Choice(&["lru", "lfu"]), "").or("lru").says(

@@ -1,11 +1,13 @@
 use super::{
-    ActionBatch, ActionPart, Overlap, Resource, Schedule, Section, Stage, StepGraph, dense_buckets,
+    ActionBatch, ActionPart, Overlap, Resource, Schedule, Section, Stage, StageAction, StepGraph,
+    dense_buckets,
 };
 use crate::config::JobConfig;
 use crate::model::ModelConfig;
 use crate::optimizer::Optimizer;
 use crate::plan::ShardingPlan;
 use crate::replica_groups::ReplicaGroups;
+use crate::table_storage::{CachePolicy, TableStorage};
 
 fn config(interaction: &str) -> JobConfig {
     let text = format!(
@@ -43,6 +45,15 @@ fn groups(sync_every: u64) -> ReplicaGroups {
     ReplicaGroups { count: 2.try_into().unwrap(), sync_every: sync_every.try_into().unwrap() }
 }
 
+fn in_memory() -> Option<TableStorage> {
+    None
+}
+
+fn in_files() -> Option<TableStorage> {
+    let (tables, folder) = (Vec::new(), "files".into());
+    Some(TableStorage { tables, folder, cache_mib: 1, policy: CachePolicy::Lru })
+}
+
 fn schedules() -> impl Iterator<Item = Schedule> {
     let alone = Overlap::ALL.map(|overlap| Schedule::SERIAL.with(overlap));
     [Schedule::SERIAL, Schedule::PIPELINED].into_iter().chain(alone)
@@ -52,7 +63,11 @@ fn schedules() -> impl Iterator<Item = Schedule> {
 /// the step before it is seen.
 #[test]
 fn every_action_follows_its_inputs_and_every_exchange_is_finished_once() {
-    for interaction in [r#"{ kind = "dot" }"#, r#"{ kind = "dcn_v2", layers = 2, rank = 3 }"#] {
+    for (interaction, storage) in [
+        (r#"{ kind = "dot" }"#, in_memory as fn() -> Option<TableStorage>),
+        (r#"{ kind = "dcn_v2", layers = 2, rank = 3 }"#, in_memory),
+        (r#"{ kind = "dot" }"#, in_files),
+    ] {
         for schedule in schedules() {
             for (ranks, sparse, groups) in [
                 (1, Optimizer::Sgd, ReplicaGroups::SINGLE),
@@ -64,6 +79,7 @@ fn every_action_follows_its_inputs_and_every_exchange_is_finished_once() {
             ] {
                 let mut config = config(interaction);
                 config.optimizer.sparse.kind = sparse;
+                config.storage = storage();
                 let plan = ShardingPlan::column_wise(&config.model.tables, ranks).in_groups(groups);
                 let graph = StepGraph::new(&config, 1 << 20, schedule, &plan);
                 let mut complete: Vec<Stage> = Vec::new();
@@ -77,7 +93,13 @@ fn every_action_follows_its_inputs_and_every_exchange_is_finished_once() {
                         (ActionPart::Start, ActionBatch::Next) => {}
                         (ActionPart::Start, ActionBatch::This) => under_way.push(action.stage),
                         (ActionPart::Whole, _) => complete.push(action.stage),
-                        (ActionPart::Finish, _) if action.stage == Stage::InputDistribution => {
+                        // The step before has started them.
+                        (ActionPart::Finish, _)
+                            if matches!(
+                                action.stage,
+                                Stage::InputDistribution | Stage::FetchRows
+                            ) =>
+                        {
                             complete.push(action.stage);
                         }
                         (ActionPart::Finish, _) => {
@@ -98,6 +120,13 @@ fn every_action_follows_its_inputs_and_every_exchange_is_finished_once() {
                 assert_eq!(has_terms, sparse == Optimizer::Lamb, "{schedule}");
                 let has_groups = complete.contains(&Stage::GroupExchange);
                 assert_eq!(has_groups, !groups.is_single(), "{schedule}");
+                let has_fetch = complete.contains(&Stage::FetchRows);
+                assert_eq!(has_fetch, config.storage.is_some(), "{schedule}");
+                let is_ahead = |action: &StageAction| {
+                    action.stage == Stage::FetchRows && action.batch == ActionBatch::Next
+                };
+                let reads_ahead = graph.actions.iter().any(is_ahead);
+                assert_eq!(reads_ahead, has_fetch && schedule.has(Overlap::Input), "{schedule}");
             }
         }
     }

@@ -289,6 +289,9 @@ pub fn suggest_for_train(error: &train::Error) -> Option<String> {
             "the disk lost or changed data: resume from the last checkpoint with another \
              storage.folder"
         }
+        train::Error::StorageFolder { .. } => {
+            "correct storage.folder, or create the folder on every host"
+        }
         train::Error::RunBusy { .. } => "let that run end, or choose a folder with --run FOLDER",
         train::Error::ManifestVersion { .. } => "read it with the version of rowmill that wrote it",
         _ => return None,

@@ -21,7 +21,7 @@ use super::layout::{self, LookupEstimate, SlotLayout};
 use super::output_dist::{self, LocalVectors, PooledGradient};
 use super::replicas::{ReplicaSums, RowGradient};
 use super::row_terms::RowTermExchange;
-use super::stored_tile::CacheUse;
+use super::stored_tile::{CacheUse, FetchTime};
 use super::tables::{LookupSize, TableGroup};
 use super::touched_rows::TouchedRows;
 use crate::Error;
@@ -52,6 +52,8 @@ pub struct EmbeddingCollection<B: Backend> {
     spare: Option<IdExchange<B>>,
     /// The batch of the next step, until its distribution starts.
     next: Option<RankBatch>,
+    /// Distributed ids of the next batch, if its rows were fetched ahead.
+    ready: Option<IdExchange<B>>,
     output: output_dist::PooledExchange<B>,
     /// Gradients of the rows of whole tables, summed over all ranks.
     replicas: ReplicaSums,
@@ -110,6 +112,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             this: IdExchange::new(room, Arc::clone(&layout), place, &rows),
             spare: Some(IdExchange::new(room, Arc::clone(&layout), place, &rows)),
             next: None,
+            ready: None,
             output: output_dist::PooledExchange::new(room, Arc::clone(&layout), place),
             replicas: ReplicaSums::default(),
             tile_sums: ReplicaSums::default(),
@@ -330,6 +333,10 @@ impl<B: Backend> EmbeddingCollection<B> {
         sparse: &JaggedTensor,
         first_sample: usize,
     ) -> Result<(), Error> {
+        if let Some(ready) = self.ready.take() {
+            self.spare = Some(std::mem::replace(&mut self.this, ready));
+            return Ok(());
+        }
         let RankContext { comm, profiler, .. } = context;
         if comm.input.count() == 0 {
             return self.distribute(context, sparse, first_sample, BatchUse::Training);
@@ -372,6 +379,39 @@ impl<B: Backend> EmbeddingCollection<B> {
         })
     }
 
+    /// Waits for the ids of the next batch, if their distribution has started, and begins to fetch
+    /// its rows that are only in files.
+    ///
+    /// # Errors
+    /// [`Error::Communication`], and the errors of [`Self::fetch_rows`].
+    pub fn fetch_ahead(&mut self, context: &mut RankContext<B>) -> Result<(), Error> {
+        let RankContext { device, queue, comm, .. } = context;
+        if comm.input.count() == 0 {
+            return Ok(());
+        }
+        let mut next = comm.input.finish()?;
+        // This wait belongs to this action, not to the distribution of ids that ends next.
+        comm.input.set_wait(None);
+        let device_queue = DeviceQueue { device: &*device, queue };
+        self.tiled.fetch_rows(device_queue, &mut next.tiled, FetchTime::Ahead)?;
+        self.whole.fetch_rows(device_queue, &mut next.own, FetchTime::Ahead)?;
+        self.ready = Some(next);
+        Ok(())
+    }
+
+    /// Brings the rows of the distributed ids that are only in files into the caches.
+    ///
+    /// # Errors
+    /// [`Error::CacheFull`] if they do not fit. [`Error::Io`] and [`Error::StoredRows`] of a file.
+    pub fn fetch_rows(
+        &mut self,
+        device_queue: DeviceQueue<'_, B>,
+        time: FetchTime,
+    ) -> Result<(), Error> {
+        self.tiled.fetch_rows(device_queue, &mut self.this.tiled, time)?;
+        self.whole.fetch_rows(device_queue, &mut self.this.own, time)
+    }
+
     /// Copies ids that are looked up unchanged to the device. Distributed ids are there already,
     /// and the queue waits for them.
     ///
@@ -409,9 +449,6 @@ impl<B: Backend> EmbeddingCollection<B> {
         let LookupSize { bags, ids, elements, row_bytes } = size;
         let op = Op::EmbeddingForward { bags, ids, elements, pooled_elements, row_bytes };
         profiler.op(op, || {
-            let device_queue = DeviceQueue { device: &*device, queue };
-            self.tiled.fetch_rows(device_queue, &mut self.this.tiled)?;
-            self.whole.fetch_rows(device_queue, &mut self.this.own)?;
             if self.layout.has_tiles() {
                 let width = self.layout.local_width(comm.place().index());
                 device.grow(&mut self.local, self.this.tiled.counts().samples() * width)?;

@@ -37,8 +37,8 @@ pub struct RowStore {
     folder: PathBuf,
     draw: Draw,
     shape: StoreShape,
-    /// Checksum of each block.
-    checksums: Vec<Checksum>,
+    /// Checksum of each block. Atomic, so that threads can write different blocks.
+    checksums: Vec<AtomicU64>,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
 }
@@ -62,12 +62,11 @@ pub struct StoreTraffic {
     pub bytes_written: u64,
 }
 
-/// Rows of one block, each with the place of its values, and the block's new checksum if it was
-/// written.
+/// Rows of one block, each with the place of its values.
 struct BlockWork<'a, T> {
     block: usize,
     rows: &'a mut [(u64, T)],
-    checksum: Result<Option<Checksum>, Error>,
+    result: Result<(), Error>,
 }
 
 impl StoreShape {
@@ -136,11 +135,11 @@ impl RowStore {
             columns.start
         );
         let path = folder.join(name);
-        fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         let file = create_anew(&path).map_err(Error::io("create", &path))?;
         fs::remove_file(&path).map_err(Error::io("remove the name of", &path))?;
         let shape = StoreShape::new(tile, optimizer);
-        let checksums = vec![NEVER_WRITTEN; shape.blocks()];
+        let never_written = || AtomicU64::new(NEVER_WRITTEN.0);
+        let checksums = std::iter::repeat_with(never_written).take(shape.blocks()).collect();
         let (bytes_read, bytes_written) = (AtomicU64::new(0), AtomicU64::new(0));
         let draw = Draw::new(model, tile);
         let (table, folder) = (table.clone(), folder.to_owned());
@@ -171,24 +170,28 @@ impl RowStore {
         let places = values.chunks_exact_mut(self.shape.width);
         let mut places: Vec<(u64, &mut [f32])> = rows.iter().copied().zip(places).collect();
         self.each_block(host, &mut places, |block, rows| {
+            if self.checksum_of(block) == NEVER_WRITTEN {
+                rows.iter_mut().for_each(|(row, to)| self.fill_initial(*row, to));
+                return Ok(());
+            }
             let values = self.read_block(block)?;
             for (row, to) in rows {
                 to.copy_from_slice(self.row_in(&values, *row));
             }
-            Ok(None)
-        })?;
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Overwrites distinct rows, counted from the tile's first row, with `values [rows, width]`.
-    /// Each block is written once, on all threads of `host`.
+    /// Each block is written once, on all threads of `host`. No other call may read or write the
+    /// same blocks meanwhile.
     ///
     /// # Errors
     /// Returns the errors of [`Self::read`], because the other rows of a block are read first.
-    pub fn write(&mut self, host: &Pool, rows: &[u64], values: &[f32]) -> Result<(), Error> {
+    pub fn write(&self, host: &Pool, rows: &[u64], values: &[f32]) -> Result<(), Error> {
         let values = values.chunks_exact(self.shape.width);
         let mut values: Vec<(u64, &[f32])> = rows.iter().copied().zip(values).collect();
-        let checksums = self.each_block(host, &mut values, |block, rows| {
+        self.each_block(host, &mut values, |block, rows| {
             let all = self.shape.rows_of(block);
             let is_whole = rows.len() as u64 == all.end - all.start;
             let mut values =
@@ -201,49 +204,42 @@ impl RowStore {
             let written = self.file.write_all_at(bytes, self.shape.offset(block));
             written.map_err(Error::io("write rows in", &self.folder))?;
             self.bytes_written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            Ok(Some(checksum(bytes)))
-        })?;
-        for (block, checksum) in checksums {
-            self.checksums[block] = checksum;
-        }
-        Ok(())
+            self.checksums[block].store(checksum(bytes).0, Ordering::Relaxed);
+            Ok(())
+        })
     }
 
-    /// Calls `run` for each block of `rows`, on all threads of `host`. Returns the new checksums of
-    /// written blocks.
+    /// Calls `run` for each block of `rows`, on all threads of `host`. Returns the error of the
+    /// first block that has one.
     fn each_block<T: Send>(
         &self,
         host: &Pool,
         rows: &mut [(u64, T)],
-        run: impl Fn(usize, &mut [(u64, T)]) -> Result<Option<Checksum>, Error> + Sync,
-    ) -> Result<Vec<(usize, Checksum)>, Error> {
+        run: impl Fn(usize, &mut [(u64, T)]) -> Result<(), Error> + Sync,
+    ) -> Result<(), Error> {
         rows.sort_unstable_by_key(|(row, _)| *row);
         let shape = self.shape;
         let same_block = |a: &(u64, T), b: &(u64, T)| shape.block_of(a.0) == shape.block_of(b.0);
         let mut works: Vec<BlockWork<'_, T>> = Vec::new();
         for rows in rows.chunk_by_mut(same_block) {
             let block = shape.block_of(rows[0].0);
-            works.push(BlockWork { block, rows, checksum: Ok(None) });
+            works.push(BlockWork { block, rows, result: Ok(()) });
         }
         host.run_slices(&mut works, 1, |_, works| {
-            works.iter_mut().for_each(|work| work.checksum = run(work.block, work.rows));
+            works.iter_mut().for_each(|work| work.result = run(work.block, work.rows));
         });
-        let mut checksums = Vec::new();
-        for BlockWork { block, checksum, .. } in works {
-            checksums.extend(checksum?.map(|checksum| (block, checksum)));
-        }
-        Ok(checksums)
+        works.into_iter().try_for_each(|work| work.result)
     }
 
     /// Reads a block and compares its checksum. A block that was never written has its initial
     /// values.
     fn read_block(&self, block: usize) -> Result<Array<f32>, Error> {
         let mut values = self.block_values(block);
-        let expected = self.checksums[block];
+        let expected = self.checksum_of(block);
         if expected == NEVER_WRITTEN {
             let rows = self.shape.rows_of(block);
             for (row, values) in rows.zip(values.chunks_exact_mut(self.shape.width)) {
-                self.draw.fill(self.shape.first_row + row, &mut values[..self.shape.dim]);
+                self.fill_initial(row, values);
             }
             return Ok(values);
         }
@@ -259,6 +255,17 @@ impl RowStore {
         }
         self.bytes_read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(values)
+    }
+
+    fn checksum_of(&self, block: usize) -> Checksum {
+        Checksum(self.checksums[block].load(Ordering::Relaxed))
+    }
+
+    /// Writes the initial weights and state of a row to `values`.
+    fn fill_initial(&self, row: u64, values: &mut [f32]) {
+        let (weights, state) = values.split_at_mut(self.shape.dim);
+        self.draw.fill(self.shape.first_row + row, weights);
+        state.fill(0.0);
     }
 
     /// Returns zeros for all values of a block.

@@ -2,22 +2,29 @@
 //! device's tile are the slots of the cache.
 //!
 //! Before a lookup, the rows of the batch are copied from the file to slots, and the ids are
-//! replaced by the numbers of the slots. Lookup and update do not know of the cache.
+//! replaced by the numbers of the slots. Lookup and update do not know of the cache. The rows of
+//! the next batch may be read while the rows of this one are in use.
 
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use device::backend::{DistributedIds, RowValues, TileRoom, TileRows};
 use device::buffer::Array;
-use device::cache::{CacheCounts, CacheShape, DistinctRows, RowAccess, RowCache, RowMoves};
+use device::cache::{
+    CacheCounts, CacheShape, DistinctRows, RowAccess, RowCache, RowMoves, RowSlot,
+};
 use device::weights::WeightsView;
 use device::{Backend, Weights};
 use schema::random::CounterRng;
 use schema::{DataType, JaggedTensor, JobConfig, Optimizer, RowScope, ShardingPlan, Tile};
 use serde::{Deserialize, Serialize};
 
+use super::row_io::{RowIo, RowTransfer, RowValuesInFile};
 use super::row_store::{RowStore, StoreShape};
 use crate::Error;
 use crate::context::DeviceQueue;
+use crate::memory::Traffic;
 use crate::parameter::TileState;
 
 /// A tile in a file, with the cache of its rows.
@@ -28,13 +35,28 @@ pub struct StoredTile {
     table: String,
     dim: usize,
     cache: RowCache,
-    store: RowStore,
+    store: Arc<RowStore>,
     distinct: DistinctRows,
-    /// The slots of the batch in flight, and its moves.
+    /// The moves of the batch that was fetched last.
     moves: RowMoves,
-    /// Rows on their way between slots and the file.
-    rows: Vec<u64>,
-    values: Vec<f32>,
+    /// The slots of each batch in flight, in the order in which they were fetched.
+    in_flight: VecDeque<Vec<u32>>,
+    /// Rows on their way to their slots.
+    arriving: Option<Vec<RowSlot>>,
+    /// Whether the rows of the next training step were fetched before that step.
+    is_fetched_ahead: bool,
+}
+
+/// When the rows of a batch are fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchTime {
+    /// While the rows of the batch before are in use. The rows are fetched later if the cache has
+    /// no room for both batches.
+    Ahead,
+    /// In the step of the batch, unless they were fetched ahead.
+    InStep,
+    /// At once, for an evaluation.
+    Evaluation,
 }
 
 /// How the caches of a tile, or of all tiles of a table, were used since this session of the run
@@ -90,11 +112,16 @@ impl CacheUse {
 /// Checks that the tables in files can be trained under a plan on devices of type `B`.
 ///
 /// # Errors
-/// [`Error::Storage`] names the table and the reason.
+/// [`Error::Storage`] names the table and the reason. [`Error::StorageFolder`] if there is no such
+/// folder. It is not created, because the files could then fill another disk than the one whose
+/// mount point was misspelled.
 pub fn check<B: Backend>(config: &JobConfig, plan: &ShardingPlan) -> Result<(), Error> {
     let Some(storage) = &config.storage else { return Ok(()) };
     let tables = &config.model.tables;
     let Some(first) = tables.iter().find(|table| storage.includes(table)) else { return Ok(()) };
+    if !storage.folder.is_dir() {
+        return Err(Error::StorageFolder { folder: storage.folder.clone() });
+    }
     let refused = |table: &str, problem| Err(Error::Storage { table: table.to_owned(), problem });
     if B::Ids::default().host_ids().is_none() {
         return refused(&first.name, "expected training on CPUs, got another device");
@@ -150,6 +177,24 @@ pub fn empty_slots(tile: &Tile, optimizer: Optimizer, shape: CacheShape) -> Tile
     }
 }
 
+/// Returns the memory of the ids of a batch and of the rows that it moves, if it misses all of its
+/// rows.
+#[must_use]
+pub fn transfer_bytes(
+    config: &JobConfig,
+    tile: &Tile,
+    shape: CacheShape,
+    traffic: &Traffic<'_>,
+) -> usize {
+    let features = config.model.features().into_iter().zip(traffic.ids_per_bag);
+    let own = features.filter(|(feature, _)| feature.table == tile.table.index());
+    let ids_per_sample: f64 = own.map(|(_, ids)| ids).sum();
+    let ids = (ids_per_sample * traffic.batch_size as f64) as usize;
+    let row_bytes = StoreShape::new(tile, config.optimizer.sparse.kind).width() * size_of::<f32>();
+    // Rows that are read and rows that are written, and each id with its number and its row.
+    2 * ids.min(shape.slots()) * row_bytes + ids * (2 * size_of::<u64>() + size_of::<u32>())
+}
+
 impl StoredTile {
     /// Creates the file of `tile`, which is tile number `number` of its group, with initial weights
     /// and an empty cache.
@@ -164,7 +209,7 @@ impl StoredTile {
     ) -> Result<Option<Self>, Error> {
         let Some(storage) = &config.storage else { return Ok(None) };
         let optimizer = config.optimizer.sparse.kind;
-        let store = RowStore::create(&storage.folder, &config.model, tile, optimizer)?;
+        let store = Arc::new(RowStore::create(&storage.folder, &config.model, tile, optimizer)?);
         Ok(Some(Self {
             tile: number,
             table: config.model.tables[tile.table.index()].name.clone(),
@@ -173,8 +218,9 @@ impl StoredTile {
             store,
             distinct: DistinctRows::default(),
             moves: RowMoves::default(),
-            rows: Vec::new(),
-            values: Vec::new(),
+            in_flight: VecDeque::new(),
+            arriving: None,
+            is_fetched_ahead: false,
         }))
     }
 
@@ -196,40 +242,36 @@ impl StoredTile {
         }
     }
 
-    /// Copies the rows of a batch to slots, locks them, and replaces the ids of `keys` by the
-    /// numbers of their slots.
+    /// Locks slots for the rows of a batch, replaces the ids of `keys` by the numbers of their
+    /// slots, and begins to copy the rows to these slots.
     ///
     /// # Errors
-    /// [`Error::CacheFull`] if the rows of the batch do not fit. [`Error::Io`] and
-    /// [`Error::StoredRows`] of the file.
-    pub fn fetch<B: Backend>(
+    /// [`Error::CacheFull`] if the rows of the batch do not fit.
+    pub fn start_fetch<B: Backend>(
         &mut self,
         device_queue: DeviceQueue<'_, B>,
-        tables: &mut B::Tables,
+        tables: &B::Tables,
+        io: &RowIo,
+        time: FetchTime,
         keys: &[usize],
         ids: &mut JaggedTensor,
     ) -> Result<(), Error> {
-        let DeviceQueue { device, queue } = device_queue;
+        if time == FetchTime::InStep && std::mem::take(&mut self.is_fetched_ahead) {
+            return Ok(());
+        }
         self.distinct.clear();
         for &key in keys {
             self.distinct.add(&ids.values[ids.feature(key)]);
         }
         self.distinct.find();
         let (rows, count) = (&self.distinct.rows, self.distinct.of_id.len());
-        let fetched = self.cache.fetch(device.host(), rows, count, &mut self.moves);
-        fetched.map_err(|source| Error::CacheFull { table: self.table.clone(), source })?;
-        self.write_back(device_queue, tables)?;
-        let width = self.store.shape().width();
-        self.rows.clear();
-        self.rows.extend(self.moves.loaded.iter().map(|loaded| loaded.row));
-        self.values.resize(self.rows.len() * width, 0.0);
-        self.store.read(device.host(), &self.rows, &mut self.values)?;
-        for (loaded, values) in self.moves.loaded.iter().zip(self.values.chunks_exact(width)) {
-            let (weights, state) = values.split_at(self.dim);
-            let rows = slot_rows(self.tile, loaded.slot);
-            let values = RowValues { rows, weights, state, rounding: unused_rounding() };
-            device.set_rows(queue, tables, values)?;
+        match self.cache.fetch(device_queue.device.host(), rows, count, &mut self.moves) {
+            Ok(()) => {}
+            Err(_) if time == FetchTime::Ahead && !self.in_flight.is_empty() => return Ok(()),
+            Err(source) => return Err(Error::CacheFull { table: self.table.clone(), source }),
         }
+        self.is_fetched_ahead |= time == FetchTime::Ahead;
+        self.start_transfer(device_queue, tables, io)?;
         let mut rows_of_ids = self.distinct.of_id.iter();
         for &key in keys {
             let range = ids.feature(key);
@@ -237,38 +279,80 @@ impl StoredTile {
                 *id = i64::from(self.moves.slots[row as usize]);
             }
         }
+        self.in_flight.push_back(std::mem::take(&mut self.moves.slots));
         Ok(())
     }
 
-    /// Writes changed rows that lose their slots to the file.
-    fn write_back<B: Backend>(
+    /// Begins to read the loaded rows of the last fetch, and to write the rows that lost their
+    /// slots.
+    fn start_transfer<B: Backend>(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         tables: &B::Tables,
+        io: &RowIo,
     ) -> Result<(), Error> {
+        let RowMoves { loaded, written_back, .. } = &self.moves;
+        if loaded.is_empty() {
+            return Ok(());
+        }
         let width = self.store.shape().width();
-        self.rows.clear();
-        self.rows.extend(self.moves.written_back.iter().map(|moved| moved.row));
-        self.values.resize(self.rows.len() * width, 0.0);
+        let transfer = |moved: &[RowSlot]| RowValuesInFile {
+            rows: moved.iter().map(|moved| moved.row).collect(),
+            values: vec![0.0; moved.len() * width],
+        };
+        let mut to_write = transfer(written_back);
         let mut room = TileRoom::default();
-        for (moved, to) in self.moves.written_back.iter().zip(self.values.chunks_exact_mut(width)) {
+        for (moved, to) in written_back.iter().zip(to_write.values.chunks_exact_mut(width)) {
             let rows = slot_rows(self.tile, moved.slot);
             let (weights, state) = device.tile(queue, tables, rows, &mut room)?;
             copy_values(weights, state, to);
         }
-        self.store.write(device.host(), &self.rows, &self.values)
+        let store = Arc::clone(&self.store);
+        io.submit(RowTransfer { store, loaded: transfer(loaded), written_back: to_write });
+        self.arriving = Some(std::mem::take(&mut self.moves.loaded));
+        Ok(())
     }
 
-    /// Unlocks the slots of the batch in flight.
+    /// Waits until all rows that were fetched are in their slots. Tiles must be called in the order
+    /// in which they began to fetch.
+    ///
+    /// # Errors
+    /// [`Error::Io`] and [`Error::StoredRows`] of the files.
+    pub fn finish_fetch<B: Backend>(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        tables: &mut B::Tables,
+        io: &RowIo,
+    ) -> Result<(), Error> {
+        let Some(arriving) = self.arriving.take() else { return Ok(()) };
+        let RowValuesInFile { values, .. } = io.wait_for_rows()?;
+        let width = self.store.shape().width();
+        for (loaded, values) in arriving.iter().zip(values.chunks_exact(width)) {
+            let (weights, state) = values.split_at(self.dim);
+            let rows = slot_rows(self.tile, loaded.slot);
+            let values = RowValues { rows, weights, state, rounding: unused_rounding() };
+            device.set_rows(queue, tables, values)?;
+        }
+        Ok(())
+    }
+
+    /// Unlocks the slots of the batch that has used its rows: the oldest one after an update, and
+    /// the last one after an evaluation.
     pub fn release(&mut self, access: RowAccess) {
-        self.cache.release(&self.moves.slots, access);
-        self.moves.slots.clear();
+        let slots = match access {
+            RowAccess::Updated => self.in_flight.pop_front(),
+            RowAccess::Read => self.in_flight.pop_back(),
+        };
+        self.cache.release(&slots.unwrap_or_default(), access);
     }
 
-    /// Returns the weights and state of some rows of the tile, from their slots or the file.
+    /// Returns the weights and state of some rows of the tile, from their slots or the file. Rows
+    /// that lost their slots must have been written.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::StoredRows`] of the file.
+    /// # Panics
+    /// Panics while rows are on their way to their slots.
     pub fn read<'a, B: Backend>(
         &self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -276,6 +360,7 @@ impl StoredTile {
         range: Range<usize>,
         room: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
+        assert!(self.arriving.is_none(), "no step follows directly when tables are read");
         let width = self.store.shape().width();
         let rows: Vec<u64> = (range.start as u64..range.end as u64).collect();
         let mut values = vec![0.0; rows.len() * width];

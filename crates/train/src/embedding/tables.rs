@@ -9,7 +9,8 @@ use device::ops::jagged::LocalIds;
 use device::ops::{Slot, SlotOutput};
 use schema::{JobConfig, TableConfig, Tile};
 
-use super::stored_tile::{CacheUse, StoredTile};
+use super::row_io::RowIo;
+use super::stored_tile::{CacheUse, FetchTime, StoredTile};
 use crate::Error;
 use crate::context::DeviceQueue;
 use crate::memory::CountingAllocator;
@@ -25,6 +26,8 @@ pub struct TableGroup<B: Backend> {
     output: SlotOutput,
     /// Tiles whose rows are in files, and of which the device holds the slots of a cache.
     stored: Vec<StoredTile>,
+    /// Is `None` if no rows are in files.
+    io: Option<RowIo>,
 }
 
 /// The amount of work of one lookup or update, which a trace records with the operation.
@@ -65,7 +68,7 @@ impl<B: Backend> TableGroup<B> {
         let configs: Vec<TableConfig> = rectangles.iter().map(config).collect();
         let values = values(tiles, &configs, &slots, output);
         let tables = room.tables(values);
-        Self { tiles: rectangles, configs, tables, slots, output, stored: Vec::new() }
+        Self { tiles: rectangles, configs, tables, slots, output, stored: Vec::new(), io: None }
     }
 
     /// Returns the tiles in the order of their numbers.
@@ -94,20 +97,25 @@ impl<B: Backend> TableGroup<B> {
             let Some(shape) = *shape else { continue };
             self.stored.extend(StoredTile::create(config, number, tile, shape)?);
         }
+        self.io = if self.stored.is_empty() { None } else { Some(RowIo::start()?) };
         Ok(())
     }
 
     /// Brings the rows of a batch into the caches, and replaces the ids of these tiles by slots.
+    /// Rows that are fetched ahead arrive later.
     ///
     /// # Errors
-    /// Returns the errors of [`StoredTile::fetch`].
+    /// Returns the errors of [`StoredTile::start_fetch`] and [`StoredTile::finish_fetch`].
     pub fn fetch_rows(
         &mut self,
         device_queue: DeviceQueue<'_, B>,
         ids: &mut B::Ids,
+        time: FetchTime,
     ) -> Result<(), Error> {
-        if self.stored.is_empty() {
-            return Ok(());
+        let Some(io) = &self.io else { return Ok(()) };
+        // Rows arrive in the order of their fetches, so those that were fetched ahead come first.
+        for stored in &mut self.stored {
+            stored.finish_fetch(device_queue, &mut self.tables, io)?;
         }
         let Some(LocalIds { jagged, .. }) = ids.host_ids() else {
             unreachable!("`stored_tile::check` refuses devices whose ids are not in host memory")
@@ -115,12 +123,18 @@ impl<B: Backend> TableGroup<B> {
         for stored in &mut self.stored {
             let is_key = |key: &usize| self.slots[*key].tile == stored.tile;
             let keys: Vec<usize> = (0..self.slots.len()).filter(is_key).collect();
-            stored.fetch(device_queue, &mut self.tables, &keys, jagged)?;
+            stored.start_fetch(device_queue, &self.tables, io, time, &keys, jagged)?;
+        }
+        if time == FetchTime::Ahead {
+            return Ok(());
+        }
+        for stored in &mut self.stored {
+            stored.finish_fetch(device_queue, &mut self.tables, io)?;
         }
         Ok(())
     }
 
-    /// Lets the caches evict the rows of the batch that was fetched last.
+    /// Lets the caches evict the rows of a batch, see [`StoredTile::release`].
     pub fn release_rows(&mut self, access: RowAccess) {
         self.stored.iter_mut().for_each(|stored| stored.release(access));
     }
@@ -170,6 +184,7 @@ impl<B: Backend> TableGroup<B> {
         let (weight, state) = match stored.find(|stored| stored.tile == rows.tile) {
             None => device.tile(queue, &self.tables, rows, room)?,
             Some(stored) => {
+                self.io.as_ref().map_or(Ok(()), RowIo::flush)?;
                 stored.read(DeviceQueue { device, queue }, &self.tables, rows.rows, room)?
             }
         };

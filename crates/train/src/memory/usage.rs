@@ -17,8 +17,8 @@ pub enum MemoryUse {
     TableWeights,
     /// Optimizer states of the embedding tables.
     TableStates,
-    /// Tags and locks of caches of table rows, and checksums of their files. Cached weights and
-    /// states are those of tables.
+    /// Tags and locks of caches of table rows, checksums of their files, and rows on their way
+    /// between both. Cached weights and states are those of tables.
     RowCache,
     /// Weights of the dense layers in all their forms, with gradients and optimizer states.
     DenseParameters,
@@ -53,7 +53,7 @@ impl MemoryUse {
             Self::Program => "program and threads",
             Self::TableWeights => "table weights",
             Self::TableStates => "table optimizer states",
-            Self::RowCache => "tags of cached rows",
+            Self::RowCache => "tags and transfers of cached rows",
             Self::DenseParameters => "dense weights, gradients and states",
             Self::Activations => "activations",
             Self::Gradients => "gradients of activations",

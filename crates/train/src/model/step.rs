@@ -14,6 +14,7 @@ use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{BucketParameters, DenseStep};
 use crate::embedding::input_dist::BatchUse;
+use crate::embedding::stored_tile::FetchTime;
 use crate::layer::interaction::InteractionGiven;
 use crate::layer::logit::LogitGiven;
 use crate::layer::mlp::MlpGiven;
@@ -42,6 +43,9 @@ impl<B: Backend> Model<B> {
                     self.run_stage(context, share, Purpose::Training(step), stage, part),
                     step.number,
                 ),
+                ActionBatch::Next if stage == Stage::FetchRows => {
+                    (self.embedding.fetch_ahead(context), step.number + 1)
+                }
                 ActionBatch::Next => (self.embedding.start_next(context), step.number + 1),
             };
             result.map_err(Error::in_stage(stage, step))?;
@@ -84,6 +88,13 @@ impl<B: Backend> Model<B> {
     ) -> Result<(), Error> {
         match stage {
             Stage::InputDistribution => self.distribute(context, share, purpose, part),
+            Stage::FetchRows => {
+                let time = match purpose {
+                    Purpose::Training(_) => FetchTime::InStep,
+                    Purpose::Evaluation => FetchTime::Evaluation,
+                };
+                self.embedding.fetch_rows(context.device_queue(), time)
+            }
             Stage::Copy | Stage::Lookup | Stage::PooledExchange => {
                 self.run_embedding(context, share, purpose, stage, part)
             }

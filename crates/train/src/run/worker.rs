@@ -133,7 +133,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             }
         };
         let mut context = RankContext::new(open(threads)?, comm, profiler)?;
-        let schedule = request.schedule.for_ranks(size as u32);
+        let schedule = request.schedule.for_job(&request.config, size as u32);
         context.comm.open_lanes(schedule, &request.plan)?;
         let device_queue = context.device_queue();
         let batch_max = request.config.training.batch_size.div_ceil(size);

@@ -1,15 +1,19 @@
 //! Tables whose rows are in files, with a cache that is smaller than the tables.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use data::{Dataset, PrepareRequest, Strictness};
-use device::Cpu;
+use data::{Dataset, Loader, LoaderOptions, Position, PrepareRequest, Shuffle, Strictness};
+use device::cache::MissCurve;
+use device::{Cpu, Pool};
 use schema::random::CounterRng;
-use schema::{CachePolicy, JobConfig, ShardingPlan, TableConfig, TableStorage};
-use train::{Error, RunOutcome, RunRequest, Start};
+use schema::{CachePolicy, JobConfig, Schedule, ShardingPlan, TableConfig, TableStorage};
+use train::embedding::stored_tile;
+use train::{Error, RunEvent, RunOutcome, RunRequest, Start};
 
 use crate::processes::files;
 use crate::run;
@@ -95,8 +99,9 @@ fn dataset(config: &JobConfig, folder: &Path) -> Arc<Dataset> {
 }
 
 fn storage(folder: &Path, policy: CachePolicy) -> TableStorage {
-    let tables = vec!["a".to_owned()];
-    TableStorage { tables, folder: folder.join("files"), cache_mib: 1, policy }
+    let (tables, folder) = (vec!["a".to_owned()], folder.join("files"));
+    fs::create_dir_all(&folder).unwrap();
+    TableStorage { tables, folder, cache_mib: 1, policy }
 }
 
 /// Returns the files of a checkpoint, except its manifest, which has the configuration.
@@ -123,47 +128,187 @@ impl Case {
     }
 
     fn run(&self, name: &str, storage: Option<TableStorage>, start: Start) -> RunOutcome {
+        train::run(&self.request_of(name, storage, start), Cpu::open, &mut |_| {}).unwrap()
+    }
+
+    /// Returns the request of a run, which reads rows ahead if tables are in files.
+    fn request_of(&self, name: &str, storage: Option<TableStorage>, start: Start) -> RunRequest {
         let mut request = self.request.clone();
         request.run_folder = self.folder.path().join(name);
+        request.schedule = match &storage {
+            Some(_) => Schedule::PIPELINED,
+            None => Schedule::SERIAL,
+        };
         request.config.storage = storage;
         request.start = start;
-        train::run(&request, Cpu::open, &mut |_| {}).unwrap()
+        // Runs must not share the flag that stops them.
+        request.stop = Arc::new(AtomicBool::new(false));
+        request
+    }
+
+    /// Returns a checkpoint of a run, counted from the first one.
+    fn checkpoint(&self, run: &str, number: usize) -> Start {
+        let run = self.folder.path().join(run);
+        Start::Checkpoint(train::checkpoint::list(&run).unwrap().swap_remove(number))
     }
 }
 
 #[test]
 fn tables_in_files_train_to_the_bytes_of_tables_in_memory() {
     type Plan = fn(&[TableConfig], u32) -> ShardingPlan;
-    let cases: [(&str, Plan, u32, CachePolicy); 3] = [
-        ("rowwise_adagrad", ShardingPlan::table_wise, 1, CachePolicy::Lru),
-        ("adam", ShardingPlan::table_wise, 1, CachePolicy::Lfu),
-        ("adagrad", ShardingPlan::row_wise, 2, CachePolicy::Lru),
+    // Two batches of 80 samples do not fit into the cache, so their rows are not read ahead.
+    let cases: [(&str, Plan, u32, CachePolicy, usize); 4] = [
+        ("rowwise_adagrad", ShardingPlan::table_wise, 1, CachePolicy::Lru, 25),
+        ("adam", ShardingPlan::table_wise, 1, CachePolicy::Lfu, 25),
+        ("adagrad", ShardingPlan::row_wise, 2, CachePolicy::Lru, 25),
+        ("adagrad", ShardingPlan::table_wise, 1, CachePolicy::Lfu, 80),
     ];
-    for (optimizer, plan, ranks, policy) in cases {
-        let case = Case::new(optimizer, plan, ranks);
+    for (optimizer, plan, ranks, policy, batch_size) in cases {
+        let mut case = Case::new(optimizer, plan, ranks);
+        case.request.config.training.batch_size = batch_size;
         let storage = Some(storage(case.folder.path(), policy));
         let memory = case.run("memory", None, Start::Fresh);
+        let mut serial = case.request_of("serial", storage.clone(), Start::Fresh);
+        serial.schedule = Schedule::SERIAL;
+        let serial = train::run(&serial, Cpu::open, &mut |_| {}).unwrap();
         let stored = case.run("stored", storage.clone(), Start::Fresh);
-        assert!(tensors(&memory) == tensors(&stored), "{optimizer}");
-        assert_eq!(memory.loss.to_bits(), stored.loss.to_bits());
-        assert_eq!(memory.evaluation, stored.evaluation);
-        assert!(memory.caches.is_empty());
-        let [cache] = &stored.caches[..] else { panic!("{:?}", stored.caches) };
-        assert_eq!(cache.table, "a");
-        if ranks == 1 {
-            assert!(cache.slots < 8000 && cache.written_back > 0 && cache.bytes_read > 0);
+        for stored in [&serial, &stored] {
+            assert!(tensors(&memory) == tensors(stored), "{optimizer}");
+            assert_eq!(memory.loss.to_bits(), stored.loss.to_bits());
+            assert_eq!(memory.evaluation, stored.evaluation);
+            let [cache] = &stored.caches[..] else { panic!("{:?}", stored.caches) };
+            assert_eq!(cache.table, "a");
+            if ranks == 1 {
+                assert!(cache.slots < 8000 && cache.written_back > 0 && cache.bytes_read > 0);
+            }
+            assert!(cache.missed > 0 && cache.missed < cache.unique, "{cache:?}");
+            let ids = (batch_size * (IDS + 1)) as u64;
+            assert_eq!(2 * ids > cache.slots, batch_size == 80, "{ids} ids, {cache:?}");
         }
-        assert!(cache.missed > 0 && cache.missed < cache.unique, "{cache:?}");
+        assert!(memory.caches.is_empty());
         // A run goes on from a checkpoint of the other kind.
-        let first = |run: &str| {
-            let run = case.folder.path().join(run);
-            Start::Checkpoint(train::checkpoint::list(&run).unwrap().swap_remove(0))
-        };
-        let resumed = case.run("resumed", storage, first("memory"));
+        let resumed = case.run("resumed", storage, case.checkpoint("memory", 0));
         assert!(tensors(&memory) == tensors(&resumed), "{optimizer}, resumed in files");
-        let resumed = case.run("resumed-in-memory", None, first("stored"));
+        let resumed = case.run("resumed-in-memory", None, case.checkpoint("stored", 0));
         assert!(tensors(&memory) == tensors(&resumed), "{optimizer}, resumed in memory");
     }
+}
+
+/// Counts of training and of the simulator on the same batches.
+#[test]
+fn simulated_caches_miss_the_rows_that_training_misses() {
+    for policy in [CachePolicy::Lru, CachePolicy::Lfu] {
+        let mut case = Case::new("adam", ShardingPlan::table_wise, 1);
+        let training = &mut case.request.config.training;
+        (training.evaluate_every, training.checkpoint_every) = (None, None);
+        let storage = Some(storage(case.folder.path(), policy));
+        let request = case.request_of("stored", storage, Start::Fresh);
+        let stored = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
+        let [live] = &stored.caches[..] else { panic!("{:?}", stored.caches) };
+
+        let (config, training) = (&request.config, &request.config.training);
+        let held = &request.plan.tiles()[..1];
+        let [Some(shape)] = stored_tile::cache_shapes(config, held)[..] else { unreachable!() };
+        let mut curve = MissCurve::new(&[shape.slots()], policy);
+        let shuffle = Shuffle { seed: training.seed, buffer_rows: training.shuffle_rows };
+        let options = LoaderOptions {
+            batch_size: training.batch_size,
+            shuffle: Some(shuffle),
+            drop_last: training.drop_last,
+            rows: request.train_rows.clone(),
+            start: Position::default(),
+            epochs: Some(training.epochs),
+            batches: None,
+        };
+        let (host, plan) = (Pool::new(1), train::run::feature_plan(&config.model));
+        let mut ids = Vec::new();
+        for batch in Loader::start(&request.train, &plan, options).unwrap() {
+            let sparse = batch.unwrap().batch.sparse;
+            // Features `a` and `c` look up rows of the table.
+            ids = [0, 1].map(|feature| &sparse.values[sparse.feature(feature)]).concat();
+            curve.take(&host, &ids);
+        }
+        // Before a checkpoint is saved, the last batch is looked up again.
+        curve.take(&host, &ids);
+        let simulated = curve.points()[0].counts.unwrap();
+        assert_eq!(
+            (live.unique, live.missed, live.conflicts, live.evicted, live.written_back),
+            (
+                simulated.unique,
+                simulated.missed,
+                simulated.conflicts,
+                simulated.evicted,
+                simulated.written_back
+            ),
+            "{policy:?}"
+        );
+        assert!(live.evicted > 0, "{live:?}");
+    }
+}
+
+/// Returns the path by which this process can open the file of rows in `folder`, which has no name.
+fn open_file_of_rows(folder: &Path) -> PathBuf {
+    let begin = folder.join(".rowmill-");
+    let is_rows = |path: &PathBuf| {
+        fs::read_link(path)
+            .is_ok_and(|to| to.to_string_lossy().starts_with(&*begin.to_string_lossy()))
+    };
+    let files = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    files.into_iter().find(is_rows).unwrap()
+}
+
+#[test]
+fn a_damaged_file_of_rows_ends_the_run_and_no_wrong_row_is_trained() {
+    let case = Case::new("adam", ShardingPlan::table_wise, 1);
+    let storage = storage(case.folder.path(), CachePolicy::Lru);
+    let memory = case.run("memory", None, Start::Fresh);
+    let flip_a_bit_of_each_block = |path: &Path| {
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        for block in 0..file.metadata().unwrap().len() / 4096 {
+            let (mut byte, at) = ([0], 4096 * block + block % 3000);
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ 1 << (block % 8)], at).unwrap();
+        }
+    };
+    let cut = |path: &Path| OpenOptions::new().write(true).open(path).unwrap().set_len(0).unwrap();
+    let damages: [(&str, &dyn Fn(&Path)); 2] =
+        [("flipped", &flip_a_bit_of_each_block), ("cut", &cut)];
+    for (name, damage) in damages {
+        let request = case.request_of(name, Some(storage.clone()), Start::Fresh);
+        let error = train::run(&request, Cpu::open, &mut |event| {
+            if matches!(event, RunEvent::Stepped { step: 12, .. }) {
+                damage(&open_file_of_rows(&storage.folder));
+            }
+        });
+        let error = error.unwrap_err();
+        let folder = storage.folder.display().to_string();
+        let text = error.to_string();
+        assert!(text.contains(&folder), "{text}");
+        let is_named = matches!(error.cause(), Error::StoredRows { table, .. } if table == "a");
+        // A write beyond the end of a cut file fills the hole with zeros, which are named, too.
+        assert!(is_named || name == "cut" && text.contains("read rows in"), "{text}");
+        // The checkpoint before the damage is whole.
+        let resumed =
+            case.run(&format!("{name}-on"), Some(storage.clone()), case.checkpoint(name, 0));
+        assert!(tensors(&memory) == tensors(&resumed), "{name}");
+    }
+}
+
+#[test]
+fn a_stopped_run_with_tables_in_files_goes_on_to_the_same_bytes() {
+    let case = Case::new("adam", ShardingPlan::table_wise, 1);
+    let storage = Some(storage(case.folder.path(), CachePolicy::Lru));
+    let memory = case.run("memory", None, Start::Fresh);
+    let request = case.request_of("stopped", storage.clone(), Start::Fresh);
+    let stopped = train::run(&request, Cpu::open, &mut |event| {
+        if matches!(event, RunEvent::Stepped { step: 5, .. }) {
+            request.stop.store(true, Ordering::Relaxed);
+        }
+    });
+    let stopped = stopped.unwrap();
+    assert!(stopped.interrupted && stopped.step < 9, "{}", stopped.step);
+    let resumed = case.run("resumed", storage, case.checkpoint("stopped", 0));
+    assert!(tensors(&memory) == tensors(&resumed));
 }
 
 #[test]
@@ -178,18 +323,22 @@ fn a_batch_beyond_the_cache_ends_the_run_with_its_size() {
 
 #[test]
 fn plans_that_a_cache_cannot_serve_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
     let refused = |optimizer: &str, plan: ShardingPlan| {
         let mut config = config(optimizer);
-        config.storage = Some(storage(Path::new("unused"), CachePolicy::Lru));
-        let error = train::embedding::stored_tile::check::<Cpu>(&config, &plan).unwrap_err();
+        config.storage = Some(storage(folder.path(), CachePolicy::Lru));
+        let error = stored_tile::check::<Cpu>(&config, &plan).unwrap_err();
         error.to_string()
     };
     let tables = config("adam").model.tables;
     let text = refused("rowwise_adagrad", ShardingPlan::column_wise(&tables, 2));
     assert!(text.contains("splits columns"), "{text}");
     let mut config = config("adam");
-    config.storage = Some(storage(Path::new("unused"), CachePolicy::Lru));
+    config.storage = Some(storage(folder.path(), CachePolicy::Lru));
     let plan = ShardingPlan::table_wise(&tables, 1);
-    let error = train::embedding::stored_tile::check::<device::backend::Cuda>(&config, &plan);
+    let error = stored_tile::check::<device::backend::Cuda>(&config, &plan);
     assert!(error.unwrap_err().to_string().contains("on CPUs"));
+    fs::remove_dir(folder.path().join("files")).unwrap();
+    let error = stored_tile::check::<Cpu>(&config, &plan).unwrap_err();
+    assert!(error.to_string().contains("expected an existing folder"), "{error}");
 }

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use schema::Share;
+use schema::unit::counted;
 
+use crate::command::plan::axis::round_ticks;
 use crate::command::predict::drawing::escaped;
 
 const WIDTH: f64 = 760.0;
@@ -16,6 +18,8 @@ const BOTTOM: f64 = 44.0;
 const LINE: f64 = 15.0;
 /// Number of tables that the legend names, which are the first ones.
 const NAMED: usize = 20;
+/// Most labels of the axis of miss ratios besides that of 0.
+const TICKS: usize = 5;
 /// Colors of tables in their order. Color-blind readers can distinguish them.
 const COLORS: [&str; 8] =
     ["#4878a8", "#d1822c", "#3f8f5a", "#b0413e", "#7a5ea8", "#7b5b46", "#c26fa3", "#6b6b6b"];
@@ -39,23 +43,25 @@ pub fn draw(curves: &[DrawnCurve<'_>]) -> String {
     let least = shares().fold(1.0, f64::min);
     let most = shares().fold(least, f64::max).max(least * 2.0);
     let x = |share: f64| LEFT + (share / least).ln() / (most / least).ln() * (WIDTH - LEFT - RIGHT);
-    let y = |ratio: f64| HEIGHT - BOTTOM - ratio * (HEIGHT - TOP - BOTTOM);
+    let ratios = curves.iter().flat_map(|curve| &curve.points).map(|point| point.miss_ratio);
+    let highest = ratios.fold(0.0, f64::max).max(0.01);
+    let y = |ratio: f64| HEIGHT - BOTTOM - ratio / highest * (HEIGHT - TOP - BOTTOM);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"11\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
     );
-    for tick in 0..=4 {
-        let (ratio, right) = (f64::from(tick) / 4.0, WIDTH - RIGHT);
+    for tick in round_ticks(highest, 0.01, TICKS) {
+        let right = WIDTH - RIGHT;
         // Writing to a `String` cannot fail, so the result is ignored.
         let _ = writeln!(
             svg,
             "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\n\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">{:.0} %</text>",
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">{}</text>",
             LEFT - 6.0,
-            y(ratio) + 4.0,
-            100.0 * ratio,
-            at = y(ratio),
+            y(tick) + 4.0,
+            Share(tick),
+            at = y(tick),
         );
     }
     let mut ticks: Vec<f64> = shares().collect();
@@ -104,6 +110,15 @@ pub fn draw(curves: &[DrawnCurve<'_>]) -> String {
                 TOP + at as f64 * LINE,
             );
         }
+    }
+    if let Some(others) = curves.len().checked_sub(NAMED + 1) {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"#555\">and {}</text>",
+            WIDTH - RIGHT + 12.0,
+            TOP + NAMED as f64 * LINE,
+            counted(others as u64 + 1, "more table"),
+        );
     }
     svg.push_str("</svg>\n");
     svg

@@ -27,6 +27,9 @@ pub fn format_table(timings: &[RankTiming]) -> String {
         rows.extend(stage_rows);
     }
     rows.push(("host", |timing| timing.host_ms));
+    if timings.iter().any(|timing| timing.row_fetch_ms > 0.0) {
+        rows.push(("  rows of tables in files", |timing| timing.row_fetch_ms));
+    }
     let exchange_rows: [(&str, TimingFigure); 10] = [
         ("host without waits", |timing| timing.host_without_waits_ms),
         ("input distribution", |timing| timing.input_distribution_ms),

@@ -37,7 +37,7 @@ fn rows_are_initial_until_they_are_written() {
     let (host, folder) = (Pool::new(2), tempfile::tempdir().unwrap());
     for dim in [9, 600] {
         let (model, tile) = (model(400, dim), tile(400, dim));
-        let mut store = RowStore::create(folder.path(), &model, &tile, OPTIMIZER).unwrap();
+        let store = RowStore::create(folder.path(), &model, &tile, OPTIMIZER).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the file has no name");
         let Weights::F32(initial) = initial::tile_weights(&host, &model, &tile) else {
             unreachable!("the table has f32 weights")
@@ -71,7 +71,7 @@ fn rows_are_initial_until_they_are_written() {
 fn a_changed_byte_is_named_and_not_returned() {
     let (host, folder) = (Pool::new(1), tempfile::tempdir().unwrap());
     let (model, tile) = (model(400, 9), tile(400, 9));
-    let mut store = RowStore::create(folder.path(), &model, &tile, OPTIMIZER).unwrap();
+    let store = RowStore::create(folder.path(), &model, &tile, OPTIMIZER).unwrap();
     let mut row = vec![1.0; 16];
     store.write(&host, &[200], &row).unwrap();
     let block = store.shape.block_of(200);
