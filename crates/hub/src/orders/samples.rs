@@ -72,7 +72,7 @@ impl Announcement {
         let is_valid = (1..=NAME_MAX).contains(&kept.len())
             && kept.bytes().all(is_name)
             && (1..=STEPS_MAX).contains(&steps)
-            && (0.0..=REPRESENTS_MAX_S).contains(&represents_s);
+            && (1e-3..=REPRESENTS_MAX_S).contains(&represents_s);
         let represents_ms = (represents_s * 1e3) as u64;
         let sample = SampledTrace { kept, represents_ms };
         is_valid.then_some(Self { workflow, sample, steps, bytes: file.bytes })
