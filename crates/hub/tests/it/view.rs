@@ -109,7 +109,7 @@ fn hour_of_mia(host: u8, until: u64, workflow: &str, active: f64) -> EntryBatch 
         ..GpuRun::default()
     };
     let sums = [("busy_s", 60.0), ("sm_active_s", 60.0 * active), ("sm_occupancy_s", 15.0)];
-    let row = |minute| GpuInterval {
+    let row = |minute: u64| GpuInterval {
         start_unix_s: until - (60 - minute) * LENGTH_S,
         length_s: LENGTH_S as u32,
         uuid: format!("GPU-{host}"),
@@ -120,7 +120,7 @@ fn hour_of_mia(host: u8, until: u64, workflow: &str, active: f64) -> EntryBatch 
         ..GpuInterval::default()
     };
     let entry =
-        |minute| Entry { sequence: minute + 1, body: Some(Body::Gpu(Box::new(row(minute)))) };
+        |minute: u64| Entry { sequence: minute + 1, body: Some(Body::Gpu(Box::new(row(minute)))) };
     EntryBatch {
         version: VERSION,
         host: format!("mia-{host}"),
