@@ -25,7 +25,7 @@ pub fn format_table(groups: &BucketSums, by: &[Dimension], tree: ResourceTree) -
     let hours = total.deployed_s / SECONDS_PER_HOUR;
     let _ = writeln!(text, "{hours:.1} {outer} hours of hosts that report rows");
     for (part, share) in tree.parts.iter().zip(shares) {
-        let _ = writeln!(text, "  {part:<16} {share:>5.1} %");
+        let _ = writeln!(text, "  {part:<17} {share:>5.1} %");
     }
     for (what, observed_s) in [(outer, total.busy_observed_s), (inner, total.sm_observed_s)] {
         let coverage = percent(observed_s, total.allocated_s);
