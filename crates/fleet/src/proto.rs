@@ -335,7 +335,7 @@ pub struct Order {
     /// Number of the order, which the hub assigns in ascending order for each queue.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "Wanted", tags = "3, 4, 5")]
+    #[prost(oneof = "Wanted", tags = "3, 4, 5, 6")]
     pub wanted: Option<Wanted>,
 }
 
@@ -352,6 +352,20 @@ pub enum Wanted {
     /// Leaves a GPU's counters to other programs.
     #[prost(message, tag = "4")]
     Pause(Pause),
+    /// Sends a periodic trace that the agent has kept.
+    #[prost(message, tag = "6")]
+    Send(SendOrder),
+}
+
+/// An order to send a periodic trace that an event `trace` has announced.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SendOrder {
+    /// Name of the order, which its states and the parts of the trace bear.
+    #[prost(string, tag = "1")]
+    pub token: String,
+    /// Name under which the agent keeps the trace.
+    #[prost(string, tag = "2")]
+    pub kept: String,
 }
 
 /// The message for [`wire::TraceOrder`], with the same fields.

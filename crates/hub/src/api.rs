@@ -12,6 +12,7 @@ use serde::de::value::{Error as NameError, StrDeserializer};
 use serde::de::{Deserialize, IntoDeserializer};
 
 use crate::aggregate::MINUTE_S;
+use crate::attempts::{RunAttempt, read_attempts};
 use crate::config::{HubFile, Pools, parse_time};
 use crate::error::Error;
 use crate::faults::{self, GpuFault};
@@ -132,6 +133,8 @@ pub struct RunRow {
     pub group: SumGroup,
     #[serde(flatten)]
     pub state: RunState,
+    /// Attempts of the job after which it was started again, which had a part of the sums.
+    pub attempts: Vec<RunAttempt>,
     /// URL of the logs of the run, if the configuration has one.
     pub log_url: Option<String>,
     /// Steps per second of a process; known for runs without GPUs only.
@@ -420,6 +423,7 @@ impl FleetReader {
         let range = sums.range.clone();
         let answer = self.sums(&FleetQuery { sums, limit: usize::MAX, ..*query })?;
         let mut states = runs::read(&self.folder, &range)?;
+        let mut attempts = self.attempts(query, &range)?;
         let (mut runs, mut failed, mut repeated) = (Vec::new(), 0.0, 0.0);
         for group in answer.groups {
             let run = group.members.get(&Dimension::Run).map_or("", String::as_str);
@@ -427,10 +431,20 @@ impl FleetReader {
                 continue;
             }
             let state = states.remove(run).unwrap_or_default();
-            failed += if state.is_failed { group.sums.allocated_s } else { 0.0 };
-            repeated += if state.repeats.is_some() { group.sums.allocated_s } else { 0.0 };
+            let mut attempts = attempts.remove(run).unwrap_or_default();
+            let mut last = group.sums.allocated_s;
+            let mut repeats = state.repeats.is_some();
+            for attempt in &mut attempts {
+                attempt.allocated *= group.sums.allocated_s;
+                last -= attempt.allocated;
+                failed += if attempt.is_failed { attempt.allocated } else { 0.0 };
+                repeated += if repeats { attempt.allocated } else { 0.0 };
+                repeats |= attempt.is_failed;
+            }
+            failed += if state.is_failed { last } else { 0.0 };
+            repeated += if repeats { last } else { 0.0 };
             let log_url = self.log_url(&group);
-            runs.push(RunRow { group, state, log_url, steps_per_s: None });
+            runs.push(RunRow { group, state, attempts, log_url, steps_per_s: None });
         }
         runs.extend(self.runs_without_gpus(query, &range, states)?);
         let runs_left_out = runs.len().saturating_sub(query.limit);
@@ -445,6 +459,25 @@ impl FleetReader {
             runs,
             runs_left_out,
         })
+    }
+
+    /// Reads the attempts before requeues in a time, by run. The allocated time of each is its
+    /// share of that of the run.
+    fn attempts(
+        &self,
+        query: &FleetQuery,
+        range: &Range<u64>,
+    ) -> Result<BTreeMap<String, Vec<RunAttempt>>, Error> {
+        let mut attempts = read_attempts(&self.folder, range)?;
+        let sums = SumQuery { range: range.clone(), ..query.sums.clone() };
+        let hours = self.hours_of_runs(&sums, attempts.keys().cloned().collect())?;
+        for (run, attempts) in &mut attempts {
+            for attempt in attempts {
+                let time = attempt.started_unix_s..attempt.ended_unix_s;
+                attempt.allocated = hours.get(run).map_or(0.0, |run| run.share_within(&time));
+            }
+        }
+        Ok(attempts)
     }
 
     /// Returns the URL of the logs of a run, if the configuration has one.
@@ -488,7 +521,8 @@ impl FleetReader {
                 (Dimension::Workflow, state.workflow.clone()),
             ];
             let group = SumGroup { members: members.into(), ..SumGroup::default() };
-            RunRow { log_url: self.log_url(&group), group, state, steps_per_s }
+            let attempts = Vec::new();
+            RunRow { log_url: self.log_url(&group), group, state, attempts, steps_per_s }
         };
         Ok(states.into_iter().map(row).collect())
     }

@@ -5,6 +5,10 @@
 //! the time before, unless the run had left its band. What a finding costs is its saving multiplied
 //! by these hours. Several findings of a trace may save the same time, so only the joint saving of
 //! a trace is added up over findings.
+//!
+//! Periodic traces are samples of a workflow type. Together they stand for the time that all
+//! samples of the type represent, at most for the hours for which no ordered trace stands. Each
+//! fetched one has a part of it in proportion to the time that it represents itself.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,14 +20,10 @@ use crate::api::{FleetQuery, FleetReader};
 use crate::columns::FINDINGS;
 use crate::error::Error;
 use crate::grouping::SumQuery;
+use crate::orders::samples::read_represented;
 use crate::rollup;
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 use crate::sums::Dimension;
-use crate::time::DAY_S;
-
-/// Longest time of a query whose GPU hours are divided by minutes. Those of longer ones are divided
-/// by hours.
-const MINUTES_MAX_S: u64 = 8 * DAY_S;
 
 /// The findings of a time and a part of the fleet.
 #[derive(Debug, Default, Serialize)]
@@ -34,6 +34,8 @@ pub struct FindingAnswer {
     pub gpu_hours: f64,
     /// Hours for which traces stand.
     pub traced_gpu_hours: f64,
+    /// The part of these hours for which periodic traces stand.
+    pub sampled_gpu_hours: f64,
     /// Hours that all remedies together would save.
     pub lost_gpu_hours: f64,
     pub traces: u64,
@@ -52,6 +54,8 @@ pub struct WorkflowLoss {
     pub user: String,
     pub gpu_hours: f64,
     pub traced_gpu_hours: f64,
+    /// The part of these hours for which periodic traces stand.
+    pub sampled_gpu_hours: f64,
     pub traces: u64,
     /// Hours that all remedies together would save.
     pub lost_gpu_hours: f64,
@@ -59,7 +63,7 @@ pub struct WorkflowLoss {
     pub by_rule: BTreeMap<String, f64>,
 }
 
-/// What one finding costs a run.
+/// What one finding costs a run, or a workflow type of which periodic traces have it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FindingLoss {
     pub rule: String,
@@ -67,8 +71,9 @@ pub struct FindingLoss {
     pub severity: String,
     pub workflow: String,
     pub user: String,
+    /// Empty if periodic traces have the finding, which stand for all runs of the workflow type.
     pub run: String,
-    /// Traces of the run that have the finding.
+    /// Traces that have the finding.
     pub traces: u64,
     /// Hours for which these traces stand.
     pub gpu_hours: f64,
@@ -94,6 +99,8 @@ struct StoredTrace {
     user: String,
     /// Share of the step time that all remedies together save.
     joint: f64,
+    /// Time that a periodic trace represents; 0 for an ordered one.
+    represents_s: f64,
     findings: Vec<StoredFinding>,
 }
 
@@ -127,6 +134,8 @@ fn read(folder: &StoreFolder, query: &SumQuery) -> Result<Vec<StoredTrace>, Erro
             let (severities, whats, advices) =
                 (texts("severity")?, texts("what")?, texts("advice")?);
             let savings = [shares("saving_low")?, shares("saving")?, shares("saving_high")?];
+            // Earlier versions had ordered traces only.
+            let represents = shares("represents_s").ok();
             for row in 0..batch.num_rows() {
                 let second = |array: &TimestampMillisecondArray| {
                     u64::try_from(array.value(row) / 1000).unwrap_or(0)
@@ -136,10 +145,7 @@ fn read(folder: &StoreFolder, query: &SumQuery) -> Result<Vec<StoredTrace>, Erro
                     (Dimension::Workflow, workflows.value(row)),
                     (Dimension::User, users.value(row)),
                 ];
-                let is_selected = members.iter().all(|(dimension, member)| {
-                    query.selection.get(dimension).is_none_or(|names| names.contains(*member))
-                });
-                if !is_selected || !query.range.contains(&second(starts)) {
+                if !query.selects(&members) || !query.range.contains(&second(starts)) {
                     continue;
                 }
                 let order = orders.value(row);
@@ -160,6 +166,7 @@ fn read(folder: &StoreFolder, query: &SumQuery) -> Result<Vec<StoredTrace>, Erro
                 trace.start_s = second(starts);
                 trace.left_band_s = Some(second(lefts)).filter(|second| *second > 0);
                 trace.joint = saving[1];
+                trace.represents_s = represents.map_or(0.0, |represents| represents.value(row));
                 trace.run = runs.value(row).to_owned();
                 trace.workflow = workflows.value(row).to_owned();
                 trace.user = users.value(row).to_owned();
@@ -198,26 +205,21 @@ impl FleetReader {
             (loss.workflow, loss.user) = (workflow, user);
             loss.gpu_hours += sums.allocated_s / HOUR_S as f64;
         }
-        let hours = self.hours_of_runs(&query.sums, &traces)?;
-        let mut findings: BTreeMap<(String, String), FindingLoss> = BTreeMap::new();
+        let (sampled, traces): (Vec<StoredTrace>, Vec<StoredTrace>) =
+            traces.into_iter().partition(|trace| trace.represents_s > 0.0);
+        let runs = traces.iter().map(|trace| trace.run.clone()).collect();
+        let hours = self.hours_of_runs(&query.sums, runs)?;
+        let mut losses = LossSums { answer: &mut answer, workflows, findings: BTreeMap::new() };
         for (at, trace) in traces.iter().enumerate() {
             let stands_for = time_of(&traces, at, &range);
             let gpu_hours = hours.get(&trace.run).map_or(0.0, |hours| hours.within(&stands_for));
-            let key = (trace.workflow.clone(), trace.user.clone());
-            let loss = workflows.entry(key).or_default();
-            (loss.workflow, loss.user) = (trace.workflow.clone(), trace.user.clone());
-            loss.traces += 1;
-            loss.traced_gpu_hours += gpu_hours;
-            loss.lost_gpu_hours += gpu_hours * trace.joint;
-            answer.traced_gpu_hours += gpu_hours;
-            answer.lost_gpu_hours += gpu_hours * trace.joint;
-            for finding in worst_by_rule(&trace.findings) {
-                *loss.by_rule.entry(finding.rule.clone()).or_default() +=
-                    gpu_hours * finding.saving[1];
-                let found = findings.entry((finding.rule.clone(), trace.run.clone())).or_default();
-                found.add(trace, finding, gpu_hours);
-            }
+            losses.add(trace, &trace.run, gpu_hours);
         }
+        if !sampled.is_empty() {
+            let represented = read_represented(self.folder(), &query.sums)?;
+            losses.add_sampled(&sampled, &represented);
+        }
+        let LossSums { workflows, findings, .. } = losses;
         answer.workflows = workflows.into_values().filter(|loss| loss.traces > 0).collect();
         answer.workflows.sort_by(|a, b| b.lost_gpu_hours.total_cmp(&a.lost_gpu_hours));
         answer.findings = findings.into_values().collect();
@@ -226,52 +228,64 @@ impl FleetReader {
         answer.findings.truncate(query.limit);
         Ok(answer)
     }
+}
 
-    /// Computes the GPU hours of the traced runs over time.
-    fn hours_of_runs(
-        &self,
-        query: &SumQuery,
-        traces: &[StoredTrace],
-    ) -> Result<BTreeMap<String, HoursOverTime>, Error> {
-        if traces.is_empty() {
-            return Ok(BTreeMap::new());
+/// The losses of an answer while they are added up.
+struct LossSums<'a> {
+    answer: &'a mut FindingAnswer,
+    /// By workflow type and user.
+    workflows: BTreeMap<(String, String), WorkflowLoss>,
+    /// By rule, workflow type, user and run.
+    findings: BTreeMap<[String; 4], FindingLoss>,
+}
+
+impl LossSums<'_> {
+    /// Adds the findings of a trace that stands for some hours, of one run or of no single one.
+    fn add(&mut self, trace: &StoredTrace, run: &str, gpu_hours: f64) {
+        let key = (trace.workflow.clone(), trace.user.clone());
+        let loss = self.workflows.entry(key).or_default();
+        (loss.workflow, loss.user) = (trace.workflow.clone(), trace.user.clone());
+        loss.traces += 1;
+        loss.traced_gpu_hours += gpu_hours;
+        loss.lost_gpu_hours += gpu_hours * trace.joint;
+        self.answer.traced_gpu_hours += gpu_hours;
+        self.answer.lost_gpu_hours += gpu_hours * trace.joint;
+        if trace.represents_s > 0.0 {
+            loss.sampled_gpu_hours += gpu_hours;
+            self.answer.sampled_gpu_hours += gpu_hours;
         }
-        let mut by_run = query.clone();
-        let is_short = query.range.end - query.range.start <= MINUTES_MAX_S;
-        let step_s = if is_short { 60 } else { HOUR_S };
-        by_run.step_s = Some(step_s);
-        by_run.by = [Dimension::Run].into();
-        let runs = traces.iter().map(|trace| trace.run.clone()).collect();
-        by_run.selection.insert(Dimension::Run, runs);
-        let mut hours: BTreeMap<String, HoursOverTime> = BTreeMap::new();
-        for ((start, key), sums) in rollup::query(self.folder(), self.pools(), &by_run)?.sums {
-            let of_run = hours.entry(key.member(Dimension::Run).to_owned()).or_default();
-            (of_run.step_s, of_run.range) = (step_s, query.range.clone());
-            of_run.parts.push((start, sums.allocated_s / HOUR_S as f64));
+        for finding in worst_by_rule(&trace.findings) {
+            *loss.by_rule.entry(finding.rule.clone()).or_default() += gpu_hours * finding.saving[1];
+            let key = [&finding.rule, &trace.workflow, &trace.user, run].map(str::to_owned);
+            self.findings.entry(key).or_default().add(trace, finding, run, gpu_hours);
         }
-        Ok(hours)
     }
-}
 
-/// GPU hours of a run by the start of times of equal length.
-#[derive(Default)]
-struct HoursOverTime {
-    step_s: u64,
-    /// The time of the query, outside of which there are no hours.
-    range: Range<u64>,
-    parts: Vec<(u64, f64)>,
-}
-
-impl HoursOverTime {
-    /// Adds up the hours of a time. Parts at its ends are divided evenly.
-    fn within(&self, range: &Range<u64>) -> f64 {
-        let part = |(start, hours): &(u64, f64)| {
-            let (begin, end) =
-                (self.range.start.max(*start), self.range.end.min(start + self.step_s));
-            let (from, to) = (range.start.max(begin), range.end.min(end));
-            hours * to.saturating_sub(from) as f64 / end.saturating_sub(begin).max(1) as f64
-        };
-        self.parts.iter().map(part).sum()
+    /// Adds the findings of periodic traces. `represented` has the time that all periodic traces
+    /// represent, including those that were not fetched, by workflow type and user.
+    fn add_sampled(
+        &mut self,
+        sampled: &[StoredTrace],
+        represented: &BTreeMap<(String, String), f64>,
+    ) {
+        let mut fetched: BTreeMap<(String, String), f64> = BTreeMap::new();
+        for trace in sampled {
+            let key = (trace.workflow.clone(), trace.user.clone());
+            *fetched.entry(key).or_default() += trace.represents_s;
+        }
+        let mut hours_per_second = BTreeMap::new();
+        for (key, fetched_s) in fetched {
+            let all_s = represented.get(&key).copied().unwrap_or(0.0).max(fetched_s);
+            let left = self
+                .workflows
+                .get(&key)
+                .map_or(0.0, |loss| (loss.gpu_hours - loss.traced_gpu_hours).max(0.0));
+            hours_per_second.insert(key, (all_s / HOUR_S as f64).min(left) / fetched_s);
+        }
+        for trace in sampled {
+            let factor = hours_per_second[&(trace.workflow.clone(), trace.user.clone())];
+            self.add(trace, "", trace.represents_s * factor);
+        }
     }
 }
 
@@ -303,7 +317,7 @@ fn worst_by_rule(findings: &[StoredFinding]) -> Vec<&StoredFinding> {
 
 impl FindingLoss {
     /// Adds the finding of a trace that stands for some hours. Traces come in the order of time.
-    fn add(&mut self, trace: &StoredTrace, finding: &StoredFinding, gpu_hours: f64) {
+    fn add(&mut self, trace: &StoredTrace, finding: &StoredFinding, run: &str, gpu_hours: f64) {
         self.traces += 1;
         self.gpu_hours += gpu_hours;
         self.lost_gpu_hours_low += gpu_hours * finding.saving[0];
@@ -313,13 +327,15 @@ impl FindingLoss {
         (self.rule, self.title, self.severity) = (rule, title, severity);
         (self.what, self.advice, self.order) = (what, advice, trace.order);
         (self.workflow, self.user) = (trace.workflow.clone(), trace.user.clone());
-        self.run.clone_from(&trace.run);
+        run.clone_into(&mut self.run);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{HoursOverTime, StoredTrace, time_of};
+    use std::collections::BTreeMap;
+
+    use super::{FindingAnswer, LossSums, StoredFinding, StoredTrace, WorkflowLoss, time_of};
 
     fn trace(run: &str, start_s: u64, left_band_s: Option<u64>) -> StoredTrace {
         StoredTrace { run: run.to_owned(), start_s, left_band_s, ..StoredTrace::default() }
@@ -338,12 +354,32 @@ mod tests {
     }
 
     #[test]
-    fn hours_of_a_part_of_a_minute_are_divided() {
-        let parts = vec![(0, 1.0), (60, 2.0), (120, 4.0)];
-        let hours = HoursOverTime { step_s: 60, range: 0..150, parts };
-        assert_eq!(hours.within(&(30..120)), 2.5);
-        // The last minute had 30 s when the query was made.
-        assert_eq!(hours.within(&(0..150)), 7.0);
-        assert_eq!(hours.within(&(120..135)), 2.0);
+    fn samples_stand_for_all_announced_time_that_no_ordered_trace_stands_for() {
+        let key = || ("w".to_owned(), "u".to_owned());
+        let sample = |represents_s, joint| StoredTrace {
+            workflow: "w".to_owned(),
+            user: "u".to_owned(),
+            joint,
+            represents_s,
+            findings: vec![StoredFinding { saving: [0.0, joint, 1.0], ..StoredFinding::default() }],
+            ..StoredTrace::default()
+        };
+        // One of the two samples weighs three times the other one, and half of the announced time
+        // was not fetched.
+        let sampled = [sample(3600.0, 0.5), sample(10_800.0, 0.1)];
+        for (gpu_hours, stands_for) in [(100.0, 8.0), (9.0, 6.0)] {
+            let known =
+                WorkflowLoss { gpu_hours, traced_gpu_hours: 3.0, ..WorkflowLoss::default() };
+            let mut answer = FindingAnswer::default();
+            let workflows = BTreeMap::from([(key(), known)]);
+            let mut losses = LossSums { answer: &mut answer, workflows, findings: BTreeMap::new() };
+            losses.add_sampled(&sampled, &BTreeMap::from([(key(), 8.0 * 3600.0)]));
+            let lost = stands_for * (0.25 * 0.5 + 0.75 * 0.1);
+            let found = losses.findings.into_values().next().unwrap();
+            assert!((found.lost_gpu_hours - lost).abs() < 1e-9, "{found:?}");
+            assert_eq!((found.gpu_hours, found.traces, found.run.as_str()), (stands_for, 2, ""));
+            assert_eq!(losses.workflows[&key()].traced_gpu_hours, 3.0 + stands_for);
+            assert!((answer.lost_gpu_hours - lost).abs() < 1e-9, "{answer:?}");
+        }
     }
 }

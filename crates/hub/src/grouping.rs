@@ -44,6 +44,13 @@ impl SumQuery {
         Self { tree, range: 0..u64::MAX, step_s, by, selection }
     }
 
+    /// Whether the selection includes a row with these members.
+    pub fn selects(&self, members: &[(Dimension, &str)]) -> bool {
+        members.iter().all(|(dimension, member)| {
+            self.selection.get(dimension).is_none_or(|chosen| chosen.contains(*member))
+        })
+    }
+
     /// Returns the start of the time to which a second belongs.
     pub fn bucket(&self, second: u64) -> u64 {
         self.step_s.map_or(self.range.start, |step_s| second / step_s * step_s)

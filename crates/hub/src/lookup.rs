@@ -6,6 +6,7 @@ use std::ops::{ControlFlow, Range};
 
 use crate::aggregate::MINUTE_S;
 use crate::api::FleetReader;
+use crate::attempts::read_attempts;
 use crate::error::Error;
 use crate::grouping::SumQuery;
 use crate::rollup;
@@ -21,7 +22,7 @@ use crate::time::DAY_S;
 /// reported once an hour.
 const REPORTED_S: u64 = 2 * HOUR_S;
 
-/// Longest time without GPUs within a run of which no report is known.
+/// Longest time without GPUs within a run of which no report is known, or between two attempts.
 const GAP_S: u64 = DAY_S;
 
 /// A run that the store knows.
@@ -42,6 +43,7 @@ impl FleetReader {
         let (reports, mut names) = run_reports::find_last(self.folder(), run)?;
         if let Some(state) = RunState::merge(reports) {
             let start = state.started_unix_s.unwrap_or(state.seen_unix_s);
+            let start = self.first_attempt_s(run, &state, start)?;
             // A run whose agent has gone lasts as long as rows of it may exist.
             let last = (state.seen_unix_s + REPORTED_S).min(now_unix_s);
             let end = state.ended_unix_s.unwrap_or(last).max(start + MINUTE_S);
@@ -66,6 +68,17 @@ impl FleetReader {
         let sums = rollup::query(self.folder(), self.pools(), &query)?.sums;
         names.extend(sums.keys().map(|(_, key)| key.member(Dimension::Run).to_owned()));
         Err(unknown("run", run, &names))
+    }
+
+    /// Returns the begin of the first attempt of a run that began last at `start`. Only schedulers
+    /// start jobs again, and only they tell states.
+    fn first_attempt_s(&self, run: &str, state: &RunState, start: u64) -> Result<u64, Error> {
+        if state.state.is_empty() {
+            return Ok(start);
+        }
+        let attempts = read_attempts(self.folder(), &(start.saturating_sub(GAP_S)..start))?;
+        let first = attempts.get(run).and_then(|attempts| attempts.first());
+        Ok(first.map_or(start, |first| first.started_unix_s.min(start)))
     }
 
     /// Checks that the store has something of a host until a time. Returns the end of its last row.

@@ -34,6 +34,7 @@ use hub::store::retention;
 use hub::sums::Dimension;
 use hub::token_file::{self, FollowedTokens};
 use hub::tokens::{TokenRole, create_token};
+use hub::trees::ResourceTree;
 use hub::watch::RunWatch;
 use hub::writer::BatchQueue;
 use hub::{rollup, status, table};
@@ -114,6 +115,8 @@ Keys of the file:
   size_mib = 512                             # of one trace
   total_mib = 20480                          # of all traces; further ones are refused
   orders_per_day = 200
+  periodic_per_day = 100                     # periodic traces that are fetched from agents; 0 for none
+  periodic_per_workflow = 4                  # of these, for one workflow of a user
   memory_mib = 4096                          # of one analysis, which may take `timeout`
   timeout = \"300s\"
   [watch]                                    # orders traces by itself; without it, none is ordered
@@ -171,6 +174,9 @@ Examples:
         /// Dimensions of the groups; several are separated by commas
         #[arg(long, value_enum, value_delimiter = ',', default_value = "pool")]
         by: Vec<Dimension>,
+        /// Resources whose time is divided; `cpu` has the dimensions pool and host only
+        #[arg(long, value_enum, default_value = "gpu")]
+        tree: ResourceTree,
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
@@ -250,7 +256,11 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         HubCommand::Serve { config } => serve(&config),
         HubCommand::Restore { config } => restore(&config),
-        HubCommand::Sums { config, since, by, format } => print_sums(&config, since, &by, format),
+        HubCommand::Sums { config, since, by, tree, format } => {
+            let query =
+                SumQuery { tree, range: range_until_now(since), ..SumQuery::group(&by, None) };
+            print_sums(&config, &query, &by, format)
+        }
         HubCommand::Status { config, since, format } => print_status(&config, since, format),
         HubCommand::Simulate(options) => run_simulation(&options),
         HubCommand::Demo(options) => stop_at_signal().and_then(|stop| demo::run(&options, &stop)),
@@ -432,18 +442,21 @@ fn restore(config: &Path) -> Result<(), Error> {
 
 fn print_sums(
     config: &Path,
-    since: Duration,
+    query: &SumQuery,
     by: &[Dimension],
     format: OutputFormat,
 ) -> Result<(), Error> {
+    let known = query.tree.description().dimensions;
+    if let Some(other) = by.iter().find(|dimension| !known.contains(dimension)) {
+        let (what, expected) = ("--by".to_owned(), "pool or host with --tree cpu");
+        return Err(Error::Value { what, expected, got: other.name().to_owned() });
+    }
     let file = HubFile::read(config)?;
     let folder = StoreFolder::open_for_reading(&file.store)?.with_bucket(file.bucket.as_ref())?;
-    let range = range_until_now(since);
-    let query = SumQuery { range: range.clone(), ..SumQuery::group(by, None) };
-    let groups = rollup::query(&folder, &file.pools, &query)?.sums;
+    let groups = rollup::query(&folder, &file.pools, query)?.sums;
     let text = match format {
-        OutputFormat::Table => table::format_table(&groups, by),
-        OutputFormat::Json => table::format_json(&groups, by, &range),
+        OutputFormat::Table => table::format_table(&groups, by, query.tree),
+        OutputFormat::Json => table::format_json(&groups, by, &query.range, query.tree),
     };
     print(&text)
 }

@@ -7,16 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use arrow_array::{
-    Array, BooleanArray, Float64Array, StringArray, TimestampMillisecondArray, UInt32Array,
-};
 use serde::Serialize;
 
 use crate::api::{FleetQuery, FleetReader, SumGroup};
-use crate::columns::RowTable;
 use crate::error::Error;
+use crate::events::read_events;
 use crate::grouping::SumQuery;
-use crate::store::{HOUR_S, Partition, column};
 use crate::sums::Dimension;
 
 /// Share of the observed time of runs that is at most as efficient as the target.
@@ -25,19 +21,6 @@ const PERCENTILE: f64 = 0.75;
 const RUNS_MIN: usize = 4;
 /// Seconds before a time from which hangs are read, because one that lasts is reported once.
 const BEFORE_S: u64 = 7 * 86_400;
-const COLUMNS: [&str; 11] = [
-    "host",
-    "kind",
-    "start",
-    "length_s",
-    "is_over",
-    "scheduler",
-    "job",
-    "user",
-    "pid",
-    "rank",
-    "details",
-];
 
 /// What is worth mending in a selection.
 #[derive(Debug, Serialize)]
@@ -46,8 +29,12 @@ pub struct OpportunityAnswer {
     pub until_unix_s: u64,
     pub unit: &'static str,
     pub hours_missing: u64,
+    /// What all workflow types would gain, including those that are left out.
+    pub reachable: f64,
     /// Workflow types, those that gain most first.
     pub workflows: Vec<Opportunity>,
+    /// Number of workflow types beyond the limit of the query.
+    pub workflows_left_out: usize,
     /// Processes that hang, the longest hangs first.
     pub hangs: Vec<HangRow>,
 }
@@ -93,7 +80,8 @@ pub struct HangRow {
     /// Length until the end of the hang, or until the end of the time if it lasts.
     pub length_s: f64,
     pub is_over: bool,
-    /// Allocated time of the run on all hosts in the time of the query.
+    /// Allocated time of the run on all hosts since the last step, in the time of the query and
+    /// until the end of the hang.
     pub allocated: f64,
 }
 
@@ -139,13 +127,17 @@ impl FleetReader {
         let allocated = groups.iter().map(|group| (&group.members, group.sums.allocated_s));
         let allocated = allocated.map(|(members, held)| (members[&Dimension::Run].as_str(), held));
         let mut workflows = rank(&runs);
+        let reachable = workflows.iter().map(|one| one.reachable).sum();
+        let workflows_left_out = workflows.len().saturating_sub(query.limit);
         workflows.truncate(query.limit);
         Ok(OpportunityAnswer {
             since_unix_s: answer.since_unix_s,
             until_unix_s: answer.until_unix_s,
             unit: answer.unit,
             hours_missing: answer.hours_missing,
+            reachable,
             workflows,
+            workflows_left_out,
             hangs: self.hangs(&query.sums, &allocated.collect())?,
         })
     }
@@ -158,46 +150,27 @@ impl FleetReader {
     ) -> Result<Vec<HangRow>, Error> {
         // A hang that ends has a second event with the same start.
         let mut hangs = BTreeMap::<(String, Option<u32>, u64), HangRow>::new();
-        let table = RowTable::Event.folder();
-        let first = query.range.start.saturating_sub(BEFORE_S) / HOUR_S;
-        let hours = self.folder().hours(table)?.into_iter();
-        for hour in hours.filter(|hour| *hour >= first && hour * HOUR_S < query.range.end) {
-            let partition = Partition { hour: Some(hour), table };
-            self.folder().read(partition, &COLUMNS, |batch, path| {
-                let text = |name| column::<StringArray>(batch, name, path);
-                let [hosts, kinds, schedulers] = [text("host")?, text("kind")?, text("scheduler")?];
-                let [jobs, users, details] = [text("job")?, text("user")?, text("details")?];
-                let starts: &TimestampMillisecondArray = column(batch, "start", path)?;
-                let lengths: &Float64Array = column(batch, "length_s", path)?;
-                let ends: &BooleanArray = column(batch, "is_over", path)?;
-                let pids: &UInt32Array = column(batch, "pid", path)?;
-                let ranks: &UInt32Array = column(batch, "rank", path)?;
-                let number =
-                    |array: &UInt32Array, row| array.is_valid(row).then(|| array.value(row));
-                for row in (0..batch.num_rows()).filter(|row| kinds.value(*row) == "hang") {
-                    let details: serde_json::Value =
-                        serde_json::from_str(details.value(row)).unwrap_or_default();
-                    let run = format!("{}/{}", schedulers.value(row), jobs.value(row));
-                    let hang = HangRow {
-                        host: hosts.value(row).to_owned(),
-                        workflow: details["workflow"].as_str().unwrap_or_default().to_owned(),
-                        user: users.value(row).to_owned(),
-                        pid: number(pids, row),
-                        rank: number(ranks, row),
-                        start_unix_s: u64::try_from(starts.value(row) / 1000).unwrap_or(0),
-                        length_s: lengths.value(row),
-                        is_over: ends.value(row),
-                        allocated: allocated.get(run.as_str()).copied().unwrap_or(0.0),
-                        run,
-                    };
-                    let key = (hang.host.clone(), hang.pid, hang.start_unix_s);
-                    if hang.is_over || !hangs.contains_key(&key) {
-                        hangs.insert(key, hang);
-                    }
-                }
-                Ok(())
-            })?;
-        }
+        let starts = query.range.start.saturating_sub(BEFORE_S)..query.range.end;
+        read_events(self.folder(), "hang", &starts, |event| {
+            let details: serde_json::Value =
+                serde_json::from_str(event.details).unwrap_or_default();
+            let hang = HangRow {
+                host: event.host.to_owned(),
+                workflow: details["workflow"].as_str().unwrap_or_default().to_owned(),
+                user: event.user.to_owned(),
+                pid: event.pid,
+                rank: event.rank,
+                start_unix_s: event.start_unix_s,
+                length_s: event.length_s,
+                is_over: event.is_over,
+                allocated: allocated.get(event.run.as_str()).copied().unwrap_or(0.0),
+                run: event.run,
+            };
+            let key = (hang.host.clone(), hang.pid, hang.start_unix_s);
+            if hang.is_over || !hangs.contains_key(&key) {
+                hangs.insert(key, hang);
+            }
+        })?;
         let mut hangs: Vec<HangRow> = hangs.into_values().collect();
         for hang in hangs.iter_mut().filter(|hang| !hang.is_over) {
             hang.length_s = query.range.end.saturating_sub(hang.start_unix_s) as f64;
@@ -207,19 +180,22 @@ impl FleetReader {
             let members = [
                 (Dimension::Host, hang.host.as_str()),
                 (Dimension::Pool, self.pools().pool_of(&hang.host)),
-                (Dimension::Run, &hang.run),
-                (Dimension::User, &hang.user),
-                (Dimension::Workflow, &hang.workflow),
+                (Dimension::Run, hang.run.as_str()),
+                (Dimension::User, hang.user.as_str()),
+                (Dimension::Workflow, hang.workflow.as_str()),
             ];
             // A run that holds no GPU in the time of the query has ended without the end of its
             // hang.
             let is_there = hang.is_over || hang.allocated > 0.0;
-            is_there
-                && end_unix_s > query.range.start as f64
-                && members.into_iter().all(|(dimension, member)| {
-                    query.selection.get(&dimension).is_none_or(|chosen| chosen.contains(member))
-                })
+            is_there && end_unix_s > query.range.start as f64 && query.selects(&members)
         });
+        let runs = hangs.iter().map(|hang| hang.run.clone()).collect();
+        let hours = self.hours_of_runs(query, runs)?;
+        for hang in &mut hangs {
+            let end = hang.start_unix_s.saturating_add(hang.length_s.ceil() as u64);
+            let share = hours.get(&hang.run).map(|run| run.share_within(&(hang.start_unix_s..end)));
+            hang.allocated *= share.unwrap_or(0.0);
+        }
         hangs.sort_by(|a, b| b.length_s.total_cmp(&a.length_s));
         Ok(hangs)
     }

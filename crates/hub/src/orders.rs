@@ -11,7 +11,7 @@ use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::{BinaryArray, StringArray};
-use fleet::proto::{self, Body, Order, OrderState, Wanted};
+use fleet::proto::{self, Body, Order, OrderState, SendOrder, Wanted};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -34,12 +34,14 @@ pub mod analysis;
 pub mod finding_rows;
 pub mod limits;
 pub mod result;
+pub mod samples;
 #[cfg(test)]
 mod tests;
 pub mod uploads;
 
 use limits::TraceLimits;
 use result::TraceAnalysis;
+use samples::SampledTrace;
 
 /// Name of the file of an order in its folder.
 const ORDER_FILE: &str = "order.json";
@@ -91,6 +93,9 @@ pub struct HubOrder {
     pub align: u32,
     /// Largest size of one trace in bytes.
     pub size_max: u64,
+    /// The periodic trace that the agent shall send; `None` if it shall take a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<SampledTrace>,
 }
 
 /// A host of an order.
@@ -351,10 +356,9 @@ impl OrderBoard {
         if align == 0 || wish.why.len() > 1024 {
             return refused(400, "expected a multiple from 1, and a short reason".to_owned());
         }
-        let mut random = [0; 16];
-        getrandom::fill(&mut random).map_err(Error::from)?;
+        let token = create_token()?;
         let mut kept = self.lock();
-        let lately = kept.orders.values().filter(|order| order.created_unix_s + DAY_S > now_unix_s);
+        let lately = kept.lately(now_unix_s).filter(|order| order.sample.is_none());
         let (count, most) = (lately.count(), self.limits.orders_per_day);
         if count >= most {
             return refused(
@@ -365,7 +369,7 @@ impl OrderBoard {
         let id = now_unix_s.max(kept.last_id + 1);
         let order = HubOrder {
             id,
-            token: format!("hub-{}", hexadecimal(&random)),
+            token,
             by: by.to_owned(),
             why: wish.why.clone(),
             run: run.run,
@@ -378,13 +382,19 @@ impl OrderBoard {
             steps,
             align,
             size_max: self.limits.size_mib << 20,
+            sample: None,
         };
-        self.write(&order)?;
-        kept.last_id = id;
-        kept.orders.insert(id, order.clone());
-        drop(kept);
-        self.news.send_modify(|count| *count += 1);
+        self.add(&mut kept, order.clone())?;
         Ok(order)
+    }
+
+    /// Stores a new order, and wakes the requests that wait for orders.
+    fn add(&self, kept: &mut KeptOrders, order: HubOrder) -> Result<(), Error> {
+        self.write(&order)?;
+        kept.last_id = order.id;
+        kept.orders.insert(order.id, order);
+        self.news.send_modify(|count| *count += 1);
+        Ok(())
     }
 
     fn write(&self, order: &HubOrder) -> Result<(), Error> {
@@ -430,7 +440,7 @@ impl OrderBoard {
                 self.write(&marked)?;
                 *order = marked;
             }
-            orders.push(Order { id: order.id, wanted: Some(Wanted::Trace(order.message())) });
+            orders.push(Order { id: order.id, wanted: Some(order.message()) });
         }
         Ok(orders)
     }
@@ -503,20 +513,36 @@ impl HubOrder {
         now_unix_s <= self.expires_unix_s && self.hosts.iter().any(is_its)
     }
 
-    fn message(&self) -> proto::TraceOrder {
-        proto::TraceOrder {
-            token: self.token.clone(),
+    fn message(&self) -> Wanted {
+        let token = self.token.clone();
+        if let Some(sample) = &self.sample {
+            return Wanted::Send(SendOrder { token, kept: sample.kept.clone() });
+        }
+        Wanted::Trace(proto::TraceOrder {
+            token,
             run: (!self.run.is_empty()).then(|| self.run.clone()),
             iterations: self.steps,
             align: self.align,
             size_max: self.size_max,
             patience_ms: PATIENCE_MS,
             ..proto::TraceOrder::default()
-        }
+        })
     }
 }
 
+/// Creates the random name of an order.
+fn create_token() -> Result<String, Error> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(Error::from)?;
+    Ok(format!("hub-{}", hexadecimal(&random)))
+}
+
 impl KeptOrders {
+    /// Returns the orders of the last 24 hours.
+    fn lately(&self, now_unix_s: u64) -> impl Iterator<Item = &HubOrder> {
+        self.orders.values().filter(move |order| order.created_unix_s + DAY_S > now_unix_s)
+    }
+
     /// Adds a state that a host reported, unless another host or another order has its number.
     fn note(&mut self, host: &str, state: OrderState) {
         let Some(order) = self.orders.get(&state.id) else { return };

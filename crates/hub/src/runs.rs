@@ -120,10 +120,14 @@ impl RunState {
     }
 
     fn has_failed(&self) -> bool {
-        let state = self.state.as_str();
-        let has_error = self.exit_code.is_some_and(|code| code != 0) || self.exit_signal.is_some();
         self.ended_unix_s.is_some()
-            && (FAILED.contains(&state) || has_error && !NOT_FAILED.contains(&state))
+            && Self::is_failure(&self.state, self.exit_code, self.exit_signal)
+    }
+
+    /// Whether a run or an attempt that ended like this has failed.
+    pub fn is_failure(state: &str, exit_code: Option<i32>, exit_signal: Option<u32>) -> bool {
+        let has_error = exit_code.is_some_and(|code| code != 0) || exit_signal.is_some();
+        FAILED.contains(&state) || has_error && !NOT_FAILED.contains(&state)
     }
 }
 

@@ -39,6 +39,7 @@ use crate::metrics::{self, HubCounters};
 use crate::notices::NoticeBoard;
 use crate::orders::OrderBoard;
 use crate::page::{self, PageFile};
+use crate::time::unix_now;
 use crate::tls;
 use crate::token_file::FollowedTokens;
 use crate::tokens::TokenRole;
@@ -381,10 +382,18 @@ async fn accept_batch(
     let batch = batch::decode(&bytes, &agent(caller.as_ref())?.grant)?;
     drop(bytes);
     let (through, host) = (batch.through, Arc::clone(&batch.host));
-    let states = OrderBoard::states(&batch);
+    let (states, announced) = (OrderBoard::states(&batch), OrderBoard::announcements(&batch));
     match service.queue.store(batch).await {
         Ok(()) => {
             service.board.note(&host, states);
+            if !announced.is_empty() {
+                let board = Arc::clone(&service.board);
+                let fetch = move || board.fetch_samples(&host, announced, unix_now());
+                // The rows are stored, so a failure only costs the trace.
+                if let Ok(Err(error)) = tokio::task::spawn_blocking(fetch).await {
+                    say(&format!("note: a periodic trace is not fetched: {error}"));
+                }
+            }
             Ok(Ack { through })
         }
         // The path is for the hub's own log, not for callers.

@@ -7,32 +7,27 @@ use fleet::plain::without_controls;
 use serde_json::{Map, Value, json};
 
 use crate::grouping::BucketSums;
-use crate::sums::{Dimension, FleetSums, PARTS, SumKey};
+use crate::sums::{Dimension, FleetSums, SumKey};
+use crate::trees::ResourceTree;
 
 const SECONDS_PER_HOUR: f64 = 3600.0;
 /// Observed share in percent below which the losses of allocated GPUs are uncertain.
 const COVERAGE_MIN: f64 = 95.0;
-/// Names of the columns of percentages in the table and in JSON, in the order of [`percentages`].
-const PERCENTAGES: [(&str, &str); 4] = [
-    ("GPU busy %", "gpu_busy_percent"),
-    ("observed %", "gpu_observed_percent"),
-    ("SM active %", "sm_active_percent"),
-    ("observed %", "sm_observed_percent"),
-];
-
-/// Formats groups as a table in the order of their GPU hours, below the losses of all groups.
-pub fn format_table(groups: &BucketSums, by: &[Dimension]) -> String {
+/// Formats groups as a table in the order of their hours, below the losses of all groups.
+pub fn format_table(groups: &BucketSums, by: &[Dimension], tree: ResourceTree) -> String {
     let total = total(groups);
+    let tree = tree.description();
+    let [outer, inner] = tree.resources;
     let mut text = String::new();
     let Some(shares) = total.shares() else {
-        return "no rows of GPUs in this time\n".to_owned();
+        return format!("no rows of {outer}s in this time\n");
     };
     let hours = total.deployed_s / SECONDS_PER_HOUR;
-    let _ = writeln!(text, "{hours:.1} GPU hours of hosts that report rows");
-    for (part, share) in PARTS.iter().zip(shares) {
-        let _ = writeln!(text, "  {part:<16} {share:>5.1} %");
+    let _ = writeln!(text, "{hours:.1} {outer} hours of hosts that report rows");
+    for (part, share) in tree.parts.iter().zip(shares) {
+        let _ = writeln!(text, "  {part:<17} {share:>5.1} %");
     }
-    for (what, observed_s) in [("GPU", total.busy_observed_s), ("SM", total.sm_observed_s)] {
+    for (what, observed_s) in [(outer, total.busy_observed_s), (inner, total.sm_observed_s)] {
         let coverage = percent(observed_s, total.allocated_s);
         if let Some(coverage) = coverage.filter(|coverage| *coverage < COVERAGE_MIN) {
             let _ = writeln!(
@@ -49,8 +44,11 @@ pub fn format_table(groups: &BucketSums, by: &[Dimension]) -> String {
     let shown = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
     let names = by.iter().map(|dimension| dimension.name().to_owned());
     let mut lines = vec![names.collect::<Vec<String>>()];
-    lines[0].extend(["GPU h", "allocated h"].map(str::to_owned));
-    lines[0].extend(PERCENTAGES.map(|(title, _)| title.to_owned()));
+    let [.., busy, innermost] = tree.layers;
+    lines[0].extend([format!("{outer} h"), "allocated h".to_owned()]);
+    for layer in [busy, innermost] {
+        lines[0].extend([format!("{layer} %"), "observed %".to_owned()]);
+    }
     for (key, sums) in rows {
         let name = |dimension: &Dimension| match key.member(*dimension) {
             "" => "(not allocated)".to_owned(),
@@ -76,15 +74,29 @@ pub fn format_table(groups: &BucketSums, by: &[Dimension]) -> String {
         text.truncate(text.trim_end_matches(' ').len());
         text.push('\n');
     }
+    if let Some(note) = tree.note {
+        let _ = writeln!(text, "{note}");
+    }
     text
 }
 
-/// Formats groups and their total as JSON, with all sums in GPU seconds. Groups are members of
-/// objects, by one dimension within the other.
-pub fn format_json(groups: &BucketSums, by: &[Dimension], range: &Range<u64>) -> String {
+/// Formats groups and their total as JSON, with all sums in seconds. Groups are members of objects,
+/// by one dimension within the other.
+pub fn format_json(
+    groups: &BucketSums,
+    by: &[Dimension],
+    range: &Range<u64>,
+    tree: ResourceTree,
+) -> String {
     let total = total(groups);
+    let tree = tree.description();
+    let key = |words: &str| format!("{}_percent", words.to_lowercase().replace(' ', "_"));
+    let [.., busy, innermost] = tree.layers;
+    let [outer, inner] = tree.resources.map(|resource| format!("{resource} observed"));
+    let keys = [busy, outer.as_str(), innermost, inner.as_str()].map(key);
     let shares = total.shares().map(|shares| {
-        let shares = PARTS.iter().zip(shares).map(|(part, share)| (part.to_string(), share.into()));
+        let shares =
+            tree.parts.iter().zip(shares).map(|(part, share)| (part.to_string(), share.into()));
         shares.collect::<Map<String, Value>>()
     });
     let mut nested = json!({});
@@ -94,11 +106,12 @@ pub fn format_json(groups: &BucketSums, by: &[Dimension], range: &Range<u64>) ->
             place = &mut place[key.member(*dimension)];
         }
         *place = json!(sums);
-        for ((_, name), value) in PERCENTAGES.into_iter().zip(percentages(sums)) {
+        for (name, value) in keys.iter().zip(percentages(sums)) {
             place[name] = json!(value);
         }
     }
     let value: Value = json!({
+        "unit": tree.unit,
         "since_unix_s": range.start,
         "until_unix_s": range.end,
         "total": total,
@@ -134,6 +147,7 @@ mod tests {
     use super::{format_json, format_table};
     use crate::grouping::BucketSums;
     use crate::sums::{Dimension, FleetSums, SumKey};
+    use crate::trees::ResourceTree;
 
     #[test]
     fn groups_are_sorted_and_control_characters_are_removed() {
@@ -165,7 +179,7 @@ mod tests {
         };
         let groups = [("", idle), ("anna", user(1.0)), ("b\u{1b}[2J", user(2.0))];
         let groups: BucketSums = groups.map(group).into();
-        let text = format_table(&groups, &by);
+        let text = format_table(&groups, &by, ResourceTree::Gpu);
         let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("{word}: {text}"));
         assert!(text.starts_with("4.0 GPU hours"), "{text}");
         assert!(at("[2J") < at("anna") && at("anna") < at("(not allocated)"), "{text}");
@@ -173,11 +187,15 @@ mod tests {
         // Nobody observed the SMs, so their activity is unknown instead of 0.
         assert!(text.contains("anna             main    1.0          1.0"), "{text}");
         assert!(text.contains("        50.0       100.0            -         0.0"), "{text}");
-        let json = format_json(&groups, &by, &(0..60));
+        let json = format_json(&groups, &by, &(0..60), ResourceTree::Gpu);
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let anna = &json["groups"]["anna"]["main"];
         assert_eq!((&anna["busy_s"], &anna["gpu_busy_percent"]), (&1800.0.into(), &50.0.into()));
         assert!(anna["sm_active_percent"].is_null(), "{anna}");
-        assert_eq!(format_table(&BucketSums::new(), &by), "no rows of GPUs in this time\n");
+        let cores = format_table(&groups, &by, ResourceTree::Cpu);
+        assert!(cores.starts_with("4.0 core hours") && cores.contains("user code %"), "{cores}");
+        assert!(cores.contains("all cores of a host with a run count as allocated"), "{cores}");
+        let none = format_table(&BucketSums::new(), &by, ResourceTree::Gpu);
+        assert_eq!(none, "no rows of GPUs in this time\n");
     }
 }

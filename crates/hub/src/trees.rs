@@ -2,13 +2,14 @@
 //! hosts → CPUs → cores. A tree is a description: names of its layers and parts, and the columns
 //! from which its sums follow. [`crate::rollup`] computes and keeps the sums of all trees alike.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{BY_CPU_HOST, BY_HOUR, RowTable};
 use crate::sums::{Dimension, LAYERS, PART_COUNT, PARTS};
 
 /// A tree of resources.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ResourceTree {
     /// Hosts, their GPUs, and the multiprocessors of these.
@@ -27,6 +28,8 @@ pub struct TreeDescription {
     pub layers: [&'static str; LAYERS],
     /// Names of the losses between layers, and of the innermost layer.
     pub parts: [&'static str; PART_COUNT],
+    /// Names of what is busy, and of what is within it.
+    pub resources: [&'static str; 2],
     /// Properties by which the time can be grouped and selected.
     pub dimensions: &'static [Dimension],
     /// The tables from which sums are computed. The first one has a row for each interval.
@@ -54,6 +57,7 @@ const GPU: TreeDescription = TreeDescription {
     unit: "GPU s",
     layers: ["deployed", "schedulable", "on busy hosts", "allocated", "GPU busy", "SM active"],
     parts: PARTS,
+    resources: ["GPU", "SM"],
     dimensions: &Dimension::ALL,
     sources: &[RowTable::Gpu],
     kept: BY_HOUR,
@@ -74,6 +78,7 @@ const CPU: TreeDescription = TreeDescription {
         "system code",
         "user code",
     ],
+    resources: ["core", "mode"],
     dimensions: &[Dimension::Pool, Dimension::Host],
     sources: &[RowTable::Host, RowTable::Gpu],
     kept: BY_CPU_HOST,

@@ -28,6 +28,18 @@ impl Recorder {
         file::put(path, |out| kineto::write(self, out))
     }
 
+    /// Writes all recorded steps like [`Self::write_kineto`], as the answer to the order with the
+    /// id `trace_id`, and forgets them.
+    ///
+    /// # Errors
+    /// As for [`Self::write_kineto`]. The steps are forgotten nevertheless.
+    pub fn write_ordered(&mut self, trace_id: &str, path: &Path) -> Result<(), Error> {
+        self.trace_id = Some(trace_id.to_owned());
+        let written = self.write_kineto(path);
+        self.clear();
+        written
+    }
+
     /// Writes step `step` as a PyTorch execution trace. The `rf_id`s of its nodes equal the `Record
     /// function id`s of the same operators in the Kineto trace.
     ///

@@ -102,6 +102,11 @@ impl Profiler {
         self.recorder.as_ref()
     }
 
+    /// Returns the recorder for changes, if there is a recorder.
+    pub(crate) fn recorder_mut(&mut self) -> Option<&mut Recorder> {
+        self.recorder.as_mut()
+    }
+
     /// Updates operations of `step` with facts that the device reports only at the end of the step.
     /// Does nothing if the step was not recorded.
     pub fn complete(&mut self, step: u64, mut change: impl FnMut(&mut Op)) {

@@ -9,6 +9,7 @@ mod coordinator;
 mod event;
 mod feed;
 pub(crate) mod loaders;
+mod ordered;
 mod request;
 mod restore;
 mod sharing;
@@ -18,6 +19,7 @@ mod worker;
 pub use agreement::{check_shared, host};
 pub use event::{BestCheckpoint, LoggedInterval, RunEvent, RunOutcome};
 pub use loaders::{feature_plan, total_steps};
+pub use ordered::{OrderedTrace, TraceExtent, TraceInbox};
 pub use request::{OpenDevice, RuleChange, RunRequest, Start, TraceRequest};
 pub use worker::run_info;
 

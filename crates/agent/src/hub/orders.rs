@@ -4,13 +4,15 @@
 //! a result.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fleet::proto::{
-    self, Body, ORDERS, Order, OrderState, Orders, OrdersWanted, PARTS, PartAck, TracePart,
-    VERSION, Wanted,
+    self, Body, ORDERS, Order, OrderState, Orders, OrdersWanted, PARTS, PartAck, SendOrder,
+    TracePart, VERSION, Wanted,
 };
 use fleet::untrusted::{MissingFolder, OwnFolder};
 use fleet::wire::{self, TraceState};
@@ -20,6 +22,7 @@ use super::backoff::{WAIT_MIN, pause, record_outcome};
 use super::link::SendFailure;
 use super::outbox::{Hub, TICK};
 use crate::config::Verb;
+use crate::periodic::trace_store;
 use crate::state::{AgentState, lock};
 use crate::traces::Traces;
 use crate::uids::Uids;
@@ -45,6 +48,9 @@ struct OrderLog {
     after: u64,
     /// Numbers of the unfinished trace orders, by the name of the order.
     open: BTreeMap<String, u64>,
+    /// Names of the kept periodic traces that unfinished orders send, by the name of the order.
+    #[serde(default)]
+    kept: BTreeMap<String, String>,
 }
 
 /// The state shared by the thread that fetches orders and the thread that reports their results.
@@ -115,10 +121,17 @@ fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<OrderLog> {
 
 impl OrderExecutor {
     /// Reports orders that a restart interrupted as ended. The traces of interrupted orders were
-    /// deleted when the agent started.
+    /// deleted when the agent started. Periodic traces are kept, so they are sent nevertheless.
     fn end_interrupted(&self) {
-        let open = std::mem::take(&mut lock(&self.log).open);
-        for (token, id) in open {
+        let mut log = lock(&self.log);
+        let kept = log.kept.clone();
+        let open = std::mem::take(&mut log.open);
+        let (resumed, ended): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            open.into_iter().partition(|(token, _)| kept.contains_key(token));
+        log.open = resumed;
+        drop(log);
+        lock(&self.begun).extend(kept.into_keys());
+        for (token, id) in ended {
             self.queue_state(OrderState::ended(id, &token, "the agent was restarted meanwhile"));
         }
     }
@@ -161,26 +174,26 @@ impl OrderExecutor {
             return;
         }
         let (id, wanted) = (order.id, order.wanted);
-        let token = match &wanted {
-            Some(Wanted::Trace(trace)) => Some(trace.token.clone()),
-            _ => None,
+        let (token, kept) = match &wanted {
+            Some(Wanted::Trace(trace)) => (Some(trace.token.clone()), None),
+            Some(Wanted::Send(order)) => (Some(order.token.clone()), Some(order.kept.clone())),
+            _ => (None, None),
         };
         if let Err(error) = self.write(|log| {
             log.after = id;
-            if let Some(token) = token.filter(|token| !log.open.contains_key(token)) {
+            if let Some(token) = token.clone().filter(|token| !log.open.contains_key(token)) {
+                log.kept.extend(kept.map(|kept| (token.clone(), kept)));
                 log.open.insert(token, id);
             }
         }) {
             let problem = format!("orders of the hub cannot be saved, so none is started: {error}");
             self.state.note(problem.clone());
-            let token = match &wanted {
-                Some(Wanted::Trace(trace)) => trace.token.as_str(),
-                _ => "",
-            };
-            return self.queue_state(OrderState::ended(id, token, problem));
+            let token = token.unwrap_or_default();
+            return self.queue_state(OrderState::ended(id, &token, problem));
         }
         match wanted {
             Some(Wanted::Trace(trace)) => self.begin(id, trace.into()),
+            Some(Wanted::Send(order)) => self.send_kept(id, &order),
             Some(Wanted::Cancel(token)) => {
                 let error = self.granted(Verb::Trace, &token).err().unwrap_or_default();
                 if error.is_empty() {
@@ -222,18 +235,56 @@ impl OrderExecutor {
             .as_ref()
             .map_or_else(String::clone, |state| format!("{} processes", state.rows.len()));
         self.state.audit.line(WHO, "trace", &what, &outcome);
-        match begun {
-            Ok(_) => {
-                lock(&self.begun).insert(token);
+        self.note_begun(id, token, begun.err());
+    }
+
+    /// Begins to send a kept periodic trace.
+    fn send_kept(&self, id: u64, order: &SendOrder) {
+        let what = format!("{} keeps {}", order.token, order.kept);
+        let users = self.state.config.hub.as_ref().map(|config| config.users.clone());
+        let users = users.unwrap_or_default();
+        let begun = self.granted(Verb::Trace, &what).and_then(|()| {
+            let kept = trace_store::find(&self.kept_folder(), &order.kept);
+            let kept = kept.ok_or_else(|| "the trace is no longer kept".to_owned())?;
+            let is_granted = users.is_empty() || users.contains(&kept.uid);
+            is_granted.then_some(()).ok_or_else(|| format!("not granted: user {}", kept.uid))
+        });
+        let outcome = begun.as_ref().map_or_else(String::clone, |()| "begun".to_owned());
+        self.state.audit.line(WHO, "send", &what, &outcome);
+        self.note_begun(id, order.token.clone(), begun.err());
+    }
+
+    /// Notes that an order has begun, or ends it with the problem that prevents it.
+    fn note_begun(&self, id: u64, token: String, problem: Option<String>) {
+        let Some(problem) = problem else {
+            lock(&self.begun).insert(token);
+            return;
+        };
+        let _ = self.write(|log| {
+            if log.open.get(&token) == Some(&id) {
+                log.open.remove(&token);
+                log.kept.remove(&token);
             }
-            Err(problem) => {
-                let _ = self.write(|log| {
-                    if log.open.get(&token) == Some(&id) {
-                        log.open.remove(&token);
-                    }
-                });
-                self.queue_state(OrderState::ended(id, &token, problem));
-            }
+        });
+        self.queue_state(OrderState::ended(id, &token, problem));
+    }
+
+    fn kept_folder(&self) -> PathBuf {
+        self.state.config.state().join("periodic")
+    }
+
+    /// Returns the state of the traces of an order, which may be a kept periodic trace.
+    fn trace_state(&self, token: &str) -> Option<TraceState> {
+        let Some(kept) = lock(&self.log).kept.get(token).cloned() else {
+            return self.traces.state(token);
+        };
+        Some(trace_store::find(&self.kept_folder(), &kept)?.to_state(token))
+    }
+
+    fn open_trace(&self, token: &str, file: &str) -> Option<File> {
+        match lock(&self.log).kept.get(token).cloned() {
+            Some(kept) => trace_store::open_file(&self.kept_folder(), &kept, file),
+            None => self.traces.open(token, file),
         }
     }
 
@@ -247,7 +298,7 @@ impl OrderExecutor {
             let mut is_sending = false;
             let begun = lock(&self.begun).clone();
             for (token, id) in open.into_iter().filter(|(token, _)| begun.contains(token)) {
-                let Some(state) = self.traces.state(&token) else {
+                let Some(state) = self.trace_state(&token) else {
                     self.end(&token, OrderState::ended(id, &token, "its traces no longer exist"));
                     continue;
                 };
@@ -292,7 +343,7 @@ impl OrderExecutor {
             // After a restart it is unknown how much of the file the hub has. The first message is
             // therefore empty, and its answer reports the received bytes.
             if let Some(from) = bytes_sent {
-                let open = self.traces.open(&state.token, &file.name);
+                let open = self.open_trace(&state.token, &file.name);
                 let mut opened = open.ok_or_else(|| format!("{}: it is gone", file.name))?;
                 opened
                     .seek(SeekFrom::Start(from))
@@ -324,6 +375,7 @@ impl OrderExecutor {
         lock(&self.begun).remove(token);
         let _ = self.write(|log| {
             log.open.remove(token);
+            log.kept.remove(token);
         });
     }
 

@@ -1,18 +1,21 @@
 //! The folder of kept periodic traces. Each trace has a folder with the trace and its weight. The
 //! oldest traces are removed when they exceed their disk budget.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use fleet::untrusted::{MissingFolder, OwnFolder};
-use fleet::wire::TraceFile;
-use serde::Serialize;
+use fleet::untrusted::{MissingFolder, OFlags, OwnFolder};
+use fleet::wire::{TraceFile, TraceRow, TraceState};
+use serde::{Deserialize, Serialize};
 
 /// Name of the file with the metadata of a trace.
 const SAMPLE: &str = "sample.json";
+/// Largest size in bytes of the file with the metadata. A larger file was not written by the agent.
+const SAMPLE_MAX: u64 = 1 << 20;
 
 /// Metadata of a kept trace, with the weight of its steps.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct KeptTrace {
     pub version: u32,
     pub token: String,
@@ -35,6 +38,42 @@ pub struct KeptTrace {
     /// Standard deviation of the slowdown that steps show without a trace, as a share.
     pub slowdown_spread: Option<f64>,
     pub file: TraceFile,
+}
+
+impl KeptTrace {
+    /// Returns the trace as the state of an order with the name `token` that has ended.
+    pub fn to_state(&self, token: &str) -> TraceState {
+        let row = TraceRow {
+            pid: self.pid,
+            rank: self.rank,
+            command: self.workflow.clone(),
+            state: "written".to_owned(),
+            reason: None,
+            file: Some(self.file.clone()),
+        };
+        TraceState { token: token.to_owned(), is_over: true, rows: vec![row] }
+    }
+}
+
+/// Reads the metadata of the kept trace `name` below the folder of kept traces. Returns `None` if
+/// the trace has been removed.
+pub fn find(folder: &Path, name: &str) -> Option<KeptTrace> {
+    serde_json::from_slice(&own_folder(folder, name)?.read(SAMPLE, SAMPLE_MAX).ok()??).ok()
+}
+
+/// Opens the file of a kept trace for reading. Returns `None` if the trace has been removed.
+pub fn open_file(folder: &Path, name: &str, file: &str) -> Option<File> {
+    own_folder(folder, name)?.open_file(file, OFlags::RDONLY).ok()
+}
+
+/// Opens the folder of one kept trace. The name may come from a hub, so it must be one component
+/// of a path.
+fn own_folder(folder: &Path, name: &str) -> Option<OwnFolder> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if name.is_empty() || !name.bytes().all(is_name) {
+        return None;
+    }
+    OwnFolder::open(folder, MissingFolder::Refuse).ok()?.folder(name).ok()
 }
 
 /// The folder of kept periodic traces, limited in size.
@@ -105,7 +144,7 @@ mod tests {
     use fleet::untrusted::OwnFolder;
     use fleet::wire::TraceFile;
 
-    use super::{KeptTrace, TraceStore};
+    use super::{KeptTrace, TraceStore, find, open_file};
 
     #[test]
     fn traces_are_kept_with_their_weight_until_newer_ones_exceed_the_limit() {
@@ -150,6 +189,11 @@ mod tests {
         }
         assert_eq!(names(), ["2-b", "3-c"]);
         let text = fs::read_to_string(root.path().join("periodic/3-c/sample.json")).unwrap();
+        let folder = root.path().join("periodic");
+        let state = find(&folder, "3-c").unwrap().to_state("hub-1");
+        assert_eq!((state.token.as_str(), state.is_over), ("hub-1", true));
+        assert!(open_file(&folder, "3-c", "rank-0.json.gz").is_some());
+        assert!(find(&folder, "1-a").is_none() && find(&folder, "../periodic/3-c").is_none());
         assert!(text.contains("\"weight\": 200.0") && text.contains("\"steps\": 5"), "{text}");
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fleet::proto::{
     Ack, BATCHES, Body, CONTENT_TYPE, EntryBatch, GpuInterval, ORDERS, Order, OrderState, Orders,
-    OrdersWanted, PARTS, PartAck, RunReport, TraceOrder, TracePart, Wanted,
+    OrdersWanted, PARTS, PartAck, RunReport, SendOrder, TraceOrder, TracePart, Wanted,
 };
 use prost::Message;
 
@@ -267,6 +267,17 @@ fn runs_steps_traces_and_samples_reach_the_hub() {
     let (details, trace) = event("trace").unwrap();
     assert_eq!((trace.pid, &details["steps"]), (Some(std::process::id()), &5.into()));
     assert!(details["weight"].as_f64().unwrap() >= 1.0, "{details}");
+    // The hub fetches the kept trace, and one that does not exist.
+    let name = details["token"].as_str().unwrap();
+    for (id, kept) in [(1, name), (2, "no-trace")] {
+        let (token, kept) = (format!("hub-{id}"), kept.to_owned());
+        let wanted = Some(Wanted::Send(SendOrder { token, kept }));
+        hub.orders.lock().unwrap().push(Order { id, wanted });
+        until("the end of the order", || hub.states(id).iter().any(|state| state.is_over));
+    }
+    let file = hub.states(1)[0].processes[0].file.clone().unwrap();
+    assert_eq!(hub.files.lock().unwrap()[&file.name].len() as u64, file.bytes);
+    assert_eq!(hub.states(2)[0].error, "the trace is no longer kept");
     assert_eq!(event("agent").unwrap().0["driver"], "570.1");
     let (details, sample) = event("sample").unwrap();
     assert!(sample.length_ms >= 300 && details["waiting"][0]["looks"].as_u64() > Some(0));

@@ -15,7 +15,7 @@ use std::time::Instant;
 use data::Begin;
 use data::synthetic::{SyntheticConfig, ceiling_auc};
 use schema::{Bytes, JobConfig, Schedule, ShardingPlan};
-use train::run::{RuleChange, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
+use train::run::{RuleChange, RunEvent, RunOutcome, RunRequest, Start, TraceInbox, TraceRequest};
 
 use super::train::Observer;
 use crate::args::Quickstart;
@@ -73,6 +73,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         start: Start::Fresh,
         rule_change: RuleChange::Refuse,
         trace: None,
+        orders: TraceInbox::default(),
         stop: Arc::clone(&stop),
     };
     say(session, 3, "measuring this machine");

@@ -18,7 +18,9 @@ use schema::{
 use serde::Serialize;
 use train::embedding::stored_tile::CacheUse;
 use train::memory::WeightSource;
-use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, total_steps};
+use train::run::{
+    PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceInbox, TraceRequest, total_steps,
+};
 use train::{Evaluation, RankTiming};
 
 use crate::args::Train;
@@ -39,6 +41,7 @@ mod closing;
 mod generated;
 mod metrics;
 mod observe;
+mod orders;
 mod processes;
 mod row_scope;
 mod steps;
@@ -49,6 +52,7 @@ mod timing;
 pub use observe::Observer;
 
 use closing::{ClosingFigures, FitRequest};
+use orders::OrderPoll;
 
 /// The last line of the JSON output of a run.
 #[derive(Debug, Serialize)]
@@ -380,6 +384,11 @@ fn train_on(
         Some(world) => world.threads(session),
     };
     let launched = world.as_ref().map(|world| world.start());
+    // A run with `--trace` uses its recorder for that trace.
+    let (orders, _polling) = match args.trace {
+        Some(_) => (TraceInbox::default(), None),
+        None => OrderPoll::start(),
+    };
     let request = RunRequest {
         plan,
         config: job.config,
@@ -396,6 +405,7 @@ fn train_on(
             .trace
             .clone()
             .map(|folder| TraceRequest { folder, steps: args.trace_steps.clone() }),
+        orders,
         stop: Arc::default(),
     };
     let prepared = match world {

@@ -3,6 +3,7 @@
 //! Kineto silently drops a request with a line that it cannot parse, so every value is checked
 //! first.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -125,6 +126,40 @@ impl Config {
     }
 }
 
+/// A request for a trace, as a process reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestedTrace {
+    /// Path of the file to write, with the process id before `.json`.
+    pub path: PathBuf,
+    pub trace_id: String,
+    pub trigger: Trigger,
+}
+
+impl RequestedTrace {
+    /// Parses the text of a request to the process `pid`. Returns `None` if the text has no path,
+    /// no id, or neither iterations nor a duration.
+    pub fn parse(text: &str, pid: u32) -> Option<Self> {
+        let pairs: BTreeMap<&str, &str> =
+            text.lines().filter_map(|line| line.trim().split_once('=')).collect();
+        let number = |key: &str| pairs.get(key)?.parse::<u64>().ok();
+        let path = pairs.get("ACTIVITIES_LOG_FILE")?.strip_suffix(".json")?;
+        let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        let trigger = match number("ACTIVITIES_ITERATIONS").filter(|count| *count > 0) {
+            Some(count) => Trigger::Iterations {
+                count: small(count),
+                align: small(number("PROFILE_START_ITERATION_ROUNDUP").unwrap_or(1)),
+            },
+            None => Trigger::Duration {
+                length: Duration::from_millis(number("ACTIVITIES_DURATION_MSECS")?),
+                warmup_s: small(number("ACTIVITIES_WARMUP_PERIOD_SECS").unwrap_or(0)),
+                start_unix_ms: number("PROFILE_START_TIME").unwrap_or(0),
+            },
+        };
+        let trace_id = (*pairs.get("REQUEST_TRACE_ID")?).to_owned();
+        Some(Self { path: format!("{path}_{pid}.json").into(), trace_id, trigger })
+    }
+}
+
 fn value<'a>(what: &'static str, text: &'a str) -> Result<&'a str, RequestTextError> {
     if text.contains(['=', '#', '\n', '\r', '\0']) {
         return Err(RequestTextError::Character { what, text: text.to_owned() });
@@ -136,7 +171,7 @@ fn value<'a>(what: &'static str, text: &'a str) -> Result<&'a str, RequestTextEr
 mod tests {
     use std::time::Duration;
 
-    use super::{Config, Detail, RequestTextError, Switch, Trigger};
+    use super::{Config, Detail, RequestTextError, RequestedTrace, Switch, Trigger};
 
     fn config(path: &str, trigger: Trigger) -> Config {
         let detail = Detail { shapes: Switch::On, ..Detail::default() };
@@ -160,6 +195,19 @@ mod tests {
         for line in text.lines() {
             assert_eq!(line.matches('=').count(), 1, "{line}");
         }
+    }
+
+    #[test]
+    fn a_process_reads_what_the_daemon_requests() {
+        let length = Duration::from_millis(500);
+        let timed = Trigger::Duration { length, warmup_s: 2, start_unix_ms: 7 };
+        for trigger in [FIVE, timed] {
+            let text = config("/tmp/x/trace.json", trigger).text().unwrap();
+            let (path, trace_id) = ("/tmp/x/trace_9.json".into(), "a-1".to_owned());
+            let requested = RequestedTrace { path, trace_id, trigger };
+            assert_eq!(RequestedTrace::parse(&text, 9), Some(requested));
+        }
+        assert_eq!(RequestedTrace::parse("REQUEST_TRACE_ID=a\n", 9), None);
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 /// Size in bytes of the header that precedes the payload.
 pub const HEADER: usize = 40;
+/// The mask in a poll of a process whose activity profiler is free.
+pub const FREE: i32 = ACTIVITIES;
 /// Maximum number of process ids in a poll, which lists the polling process and its ancestors.
 const PIDS_MAX: usize = 64;
 /// The bit in a poll that means the activity profiler is free.
@@ -124,6 +126,14 @@ pub fn register_answer(count: i32) -> Vec<u8> {
     datagram(b"ctxt", &count.to_le_bytes())
 }
 
+/// Decodes the answer to a poll. Returns `None` if the datagram is not such an answer.
+pub fn parse_poll_answer(bytes: &[u8]) -> Option<&str> {
+    let (header, payload) = bytes.split_at_checked(HEADER)?;
+    let stated = header.first_chunk().map(|size| u64::from_le_bytes(*size))?;
+    let is_answer = header[8..].starts_with(b"req\0") && stated == payload.len() as u64;
+    std::str::from_utf8(payload).ok().filter(|_| is_answer)
+}
+
 fn register(payload: &[u8]) -> Result<ProcessMessage, MessageError> {
     if payload.len() != 16 {
         return Err(MessageError::Payload { kind: "ctxt", expected: 16, got: payload.len() });
@@ -169,7 +179,9 @@ fn datagram(kind: &[u8], payload: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MessageError, ProcessMessage, is_free, poll_answer, register_answer};
+    use super::{
+        MessageError, ProcessMessage, is_free, parse_poll_answer, poll_answer, register_answer,
+    };
 
     fn a_poll() -> ProcessMessage {
         ProcessMessage::Poll { free: 2, job: 7, pids: vec![4242, 4200, 17, 9, 5, 2] }
@@ -190,6 +202,14 @@ mod tests {
         assert_eq!((nothing.len(), &nothing[..12]), (40, &b"\0\0\0\0\0\0\0\0req\0"[..]));
         let some = poll_answer("A=1\n");
         assert_eq!((some[0], &some[40..]), (4, &b"A=1\n"[..]));
+        assert_eq!(
+            (parse_poll_answer(&some), parse_poll_answer(&nothing)),
+            (Some("A=1\n"), Some(""))
+        );
+        assert_eq!(
+            (parse_poll_answer(&some[..42]), parse_poll_answer(&register_answer(2))),
+            (None, None)
+        );
         assert_eq!(register_answer(2)[40..], [2, 0, 0, 0]);
         let register = ProcessMessage::Register { device: -1, pid: 3, job: 1 << 40 };
         assert_eq!(ProcessMessage::parse(&register.to_bytes()).unwrap(), register);

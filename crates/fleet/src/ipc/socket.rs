@@ -30,7 +30,7 @@ use crate::untrusted::{MissingFolder, OwnFolder, UntrustedError};
 
 /// Name of the socket to which PyTorch sends. In the abstract namespace, the terminating zero is
 /// part of the name.
-const NAME: &str = "dynolog";
+pub(crate) const NAME: &str = "dynolog";
 /// The environment variable of the polling process that names the folder.
 pub const VARIABLE: &str = "KINETO_IPC_SOCKET_DIR";
 /// Maximum size of a message in bytes. A poll has 40 + 16 bytes, and 4 bytes for each of about a

@@ -33,7 +33,11 @@ pub fn write(
         Arc::new(Float64Array::from_iter_values(rows.iter().map(|(_, saving)| saving[at])))
     };
     let left = order.left_band_unix_s.unwrap_or(0);
+    let represents_s = order.sample.as_ref().map_or(0, |sample| sample.represents_ms) as f64 * 1e-3;
     let step_s = analysis.step_ns as f64 * 1e-9;
+    let number = |value: f64| -> ArrayRef {
+        Arc::new(Float64Array::from_iter_values(rows.iter().map(|_| value)))
+    };
     let batch = RecordBatch::try_from_iter([
         ("start", timestamps(rows.iter().map(|_| order.created_unix_s))),
         ("left_band", timestamps(rows.iter().map(|_| left))),
@@ -52,10 +56,8 @@ pub fn write(
         ("saving_low", share(0)),
         ("saving", share(1)),
         ("saving_high", share(2)),
-        (
-            "step_s",
-            Arc::new(Float64Array::from_iter_values(rows.iter().map(|_| step_s))) as ArrayRef,
-        ),
+        ("step_s", number(step_s)),
+        ("represents_s", number(represents_s)),
     ])?;
     let partition = Partition { hour: Some(order.created_unix_s / HOUR_S), table: FINDINGS };
     let path = folder.path(partition);

@@ -23,6 +23,10 @@ pub struct TraceLimits {
     pub total_mib: u64,
     /// Largest number of orders in 24 hours.
     pub orders_per_day: usize,
+    /// Largest number of periodic traces that are fetched from agents in 24 hours; 0 for none.
+    pub periodic_per_day: usize,
+    /// Largest number of them of one workflow type and user.
+    pub periodic_per_workflow: usize,
     /// Largest memory of one analysis in MiB.
     pub memory_mib: u64,
     /// Longest time of one analysis.
@@ -38,6 +42,8 @@ impl Default for TraceLimits {
             size_mib: 512,
             total_mib: 20 << 10,
             orders_per_day: 200,
+            periodic_per_day: 100,
+            periodic_per_workflow: 4,
             memory_mib: 4096,
             timeout: Duration::from_secs(300),
         }

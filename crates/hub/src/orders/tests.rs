@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use fleet::proto::{OrderState, ProcessState, TraceFileBytes, TracePart, VERSION, Wanted};
+use fleet::proto::{
+    GpuRun, HostEvent, OrderState, ProcessState, SendOrder, TraceFileBytes, TracePart, VERSION,
+    Wanted,
+};
 use testkit::Folder;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,7 +17,7 @@ use super::{HubOrder, OrderBoard, OrderFailure, OrderWish};
 use crate::access::HubCaller;
 use crate::active_runs::ActiveRun;
 use crate::store::StoreFolder;
-use crate::tokens::{TokenGrant, TokenRole};
+use crate::tokens::{TokenGrant, TokenRole, hexadecimal};
 
 const NOW: u64 = 1_800_000_000;
 const QUEUE: [u8; 16] = [7; 16];
@@ -170,6 +173,49 @@ fn an_analysis_that_fails_or_takes_too_long_ends_alone() {
 
 fn caller(role: TokenRole, name: &str) -> HubCaller {
     HubCaller::new(TokenGrant::new(role, name))
+}
+
+/// An event that announces a periodic trace of the workflow type `w`.
+fn announce(kept: &str, weight: f64) -> (String, HostEvent) {
+    let run = GpuRun { scheduler: "slurm".into(), job: "7".into(), ..GpuRun::default() };
+    let details = serde_json::json!({
+        "token": kept, "workflow": "w", "steps": 5, "weight": weight, "step_ns_before": 2e8,
+        "file": { "bytes": TRACE.len() },
+    });
+    let (kind, details) = ("trace".to_owned(), details.to_string());
+    (hexadecimal(&QUEUE), HostEvent { kind, details, run: Some(run), ..HostEvent::default() })
+}
+
+#[test]
+fn announced_periodic_traces_are_fetched_once_within_the_budget() {
+    let root = Folder::new();
+    let limits =
+        TraceLimits { periodic_per_workflow: 2, orders_per_day: 0, ..TraceLimits::default() };
+    let board = open(&root, limits);
+    let fetch = |announced| board.fetch_samples("a", announced, NOW).unwrap();
+    let count = || board.list(0).len();
+    fetch(vec![announce("1-a", 100.0)]);
+    assert_eq!(count(), 0, "its agent accepts no orders");
+    board.has_orders("a", &QUEUE, 0, NOW);
+    let mut lost = announce("2-b", 1.0);
+    lost.1.details = r#"{"token": "2-b", "workflow": "w", "lost": "its process ended"}"#.into();
+    let wrong = ["../a", ""].map(|name| announce(name, 1.0));
+    fetch([lost, announce("3-c", f64::INFINITY), announce("3-c", -1.0)].into());
+    fetch(wrong.into());
+    assert_eq!(count(), 0);
+    fetch(vec![announce("1-a", 100.0), announce("1-a", 100.0)]);
+    assert_eq!(count(), 1);
+    fetch(vec![announce("4-d", 1.0), announce("5-e", 1.0)]);
+    assert_eq!(count(), 2, "the budget of the workflow type is used up");
+    let taken = board.take_orders("a", &QUEUE, 0, NOW).unwrap();
+    let order = board.find(taken[0].id).unwrap();
+    let expected = SendOrder { token: order.token.clone(), kept: "1-a".to_owned() };
+    assert_eq!(taken[0].wanted, Some(Wanted::Send(expected)));
+    // 100 × 5 steps of 0.2 s.
+    assert_eq!(order.sample.as_ref().unwrap().represents_ms, 100_000);
+    assert_eq!((order.run.as_str(), order.workflow.as_str()), ("slurm/7", "w"));
+    assert!(board.take_orders("a", &[8; 16], 0, NOW).unwrap().is_empty());
+    assert_eq!(board.receive(&part(&order, "a", 0, TRACE)), Ok(TRACE.len() as u64));
 }
 
 #[test]

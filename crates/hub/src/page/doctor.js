@@ -92,6 +92,41 @@ function charts(answer, tab) {
   return [el('div', { class: 'charts' }, ...own.map(draw))];
 }
 
+// A button that orders a trace, and what became of the order.
+function orderButton([kind, name]) {
+  const said = el('span', { class: 'note', role: 'status' });
+  const order = async (event) => {
+    event.target.disabled = true;
+    try {
+      await follow(await sendChange('traces', { [kind === 'run' ? 'job' : 'host']: name, why: 'ordered on the page' }), said);
+    } catch (error) {
+      said.textContent = error.message;
+      event.target.disabled = false;
+    }
+  };
+  const text = kind === 'run' ? 'Trace 5 steps of this run now' : 'Trace 5 steps of all processes of this host now';
+  return el('p', { class: 'chips' }, el('button', { type: 'button', 'data-order': '', text, click: order }), said);
+}
+
+// Shows the progress of an order until it is over or the page shows something else, then its result.
+async function follow(order, said) {
+  const turn = shown;
+  for (let latest = order; !latest.is_over;) {
+    said.textContent = `Ordered. ${progress(latest)}`;
+    await new Promise((done) => { setTimeout(done, 1000); });
+    if (turn !== shown) return;
+    const { orders } = await fetchAnswer('orders', new URLSearchParams({ since: '1h' }));
+    latest = orders.find((one) => one.id === order.id) ?? { is_over: true };
+  }
+  known = { query: null, answer: null };
+  show();
+}
+
+// What became of an order on its hosts.
+function progress(order) {
+  return order.progress.map((one) => `${one.host}: ${one.state}${one.reason ? ` (${one.reason})` : ''}`).join(', ');
+}
+
 // Shows what traces of the run, or traces of which the host was a part, say.
 async function traces(state, answer) {
   const time = { since: answer.since_unix_s, until: answer.until_unix_s };
@@ -106,13 +141,13 @@ async function traces(state, answer) {
   const reports = new Map(orders.map((order) => [order.id, order]));
   const found = findings.findings.map((one) => el('section', { class: `issue ${one.severity}` },
     el('h3', null, el('span', { class: 'severity', text: one.severity }), ` ${one.title} `, el('span', { class: 'lost', text: `${amount(one.lost_gpu_hours)} GPU h` })),
-    el('p', { text: `${one.run}: ${one.what}` }), el('p', null, el('strong', { text: 'What to do: ' }), one.advice, ' ', link(reports.get(one.order) ?? {}))));
+    el('p', { text: `${one.run || 'Samples of all runs'}: ${one.what}` }), el('p', null, el('strong', { text: 'What to do: ' }), one.advice, ' ', link(reports.get(one.order) ?? {}))));
   const columns = [
     ['time (UTC)', (order) => moment(order.created_unix_s)], ['run', (order) => order.run], ['by', (order) => order.by], ['why', (order) => order.why],
-    ['hosts', (order) => order.progress.map((one) => `${one.host}: ${one.state}`).join(', ')], ['report', (order) => order.report ?? '', link],
+    ['hosts', progress], ['report', (order) => order.report ?? '', link],
   ];
-  const none = own.length === 0 ? el('p', { class: 'note', text: 'No traces in this time. `rowmill fleet trace` orders one, and [watch] in the configuration of the hub orders them by itself.' }) : null;
-  return [...found, none ?? table({ columns, rows: own, sort, sortBy: (column) => { sort = column; show(); } })];
+  const none = own.length === 0 ? el('p', { class: 'note', text: 'No traces in this time. [watch] in the configuration of the hub orders them by itself.' }) : null;
+  return [orderButton(state.subject), ...found, none ?? table({ columns, rows: own, sort, sortBy: (column) => { sort = column; show(); } })];
 }
 
 async function load(state) {

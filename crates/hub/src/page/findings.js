@@ -30,16 +30,16 @@ function shownFindings(answer, reports) {
   const traces = counted(answer.traces, 'trace');
   return [
     el('p', { class: 'headline', text: `${amount(answer.lost_gpu_hours)} GPU h could be saved` }),
-    el('p', { class: 'note', text: `${traces} ${answer.traces === 1 ? 'stands' : 'stand'} for ${amount(answer.traced_gpu_hours)} of ${amount(answer.gpu_hours)} allocated GPU h. Findings of a run may save the same time, so they are not added up.` }),
+    el('p', { class: 'note', text: `${traces} ${answer.traces === 1 ? 'stands' : 'stand'} for ${amount(answer.traced_gpu_hours)} of ${amount(answer.gpu_hours)} allocated GPU h${answer.sampled_gpu_hours > 0 ? `, periodic samples for ${amount(answer.sampled_gpu_hours)} of these` : ''}. Findings of a run may save the same time, so they are not added up.` }),
     el('h2', { text: 'By workflow' }),
     sortedTable('workflows', [
       ['workflow', (one) => one.workflow], ['user', (one) => one.user], ['GPU h', ...hours('gpu_hours')],
-      ['of these traced', ...hours('traced_gpu_hours')], ['could be saved', ...hours('lost_gpu_hours')], ['traces', (one) => one.traces],
+      ['of these traced', ...hours('traced_gpu_hours')], ['by samples', ...hours('sampled_gpu_hours')], ['could be saved', ...hours('lost_gpu_hours')], ['traces', (one) => one.traces],
     ], answer.workflows),
     el('h2', { text: 'By finding and run' }),
     sortedTable('findings', [
       ['finding', (one) => `${one.rule} ${one.title}`], ['workflow', (one) => one.workflow], ['user', (one) => one.user],
-      ['run', (one) => one.run, (one) => runLink(one.run)], ['traces', (one) => one.traces], ['GPU h', ...hours('gpu_hours')],
+      ['run', (one) => one.run || 'samples of all runs', (one) => runLink(one.run) || 'samples of all runs'], ['traces', (one) => one.traces], ['GPU h', ...hours('gpu_hours')],
       ['lost GPU h', ...hours('lost_gpu_hours')], ['report', () => '', (one) => link(one.order, reports)],
     ], answer.findings),
   ];

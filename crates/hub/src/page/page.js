@@ -363,9 +363,9 @@ async function showOpportunity(state) {
   const groupings = ['workflow', 'user'];
   const [answer, ...changes] = await Promise.all([ask(state, 'opportunities', { limit: ROWS }), ...groupings.map((by) => compareWeeks(state, by))]);
   const [divisor, unit] = UNITS[state.weight];
-  const all = sum(answer.workflows.map((row) => row.reachable));
+  const all = answer.reachable;
   let before = 0;
-  const ranked = answer.workflows.map((row) => ({ ...row, upTo: (before += row.reachable) / all }));
+  const ranked = answer.workflows.map((row) => ({ ...row, upTo: (before += row.reachable) / Math.max(all, 1e-9) }));
   const gains = [
     ['workflow', (row) => row.workflow, (row) => nameButton(state, 'workflow', row.workflow)],
     [`reachable ${unit}`, (row) => row.reachable, (row) => amount(row.reachable / divisor)],
@@ -395,22 +395,26 @@ async function showOpportunity(state) {
     ['last step (UTC)', (row) => row.start_unix_s, (row) => moment(row.start_unix_s)],
     ['hung minutes', (row) => row.length_s, (row) => amount(row.length_s / 60)],
     ['now', (row) => (row.is_over ? 'over' : 'hangs')],
-    [`allocated ${unit}`, (row) => row.allocated, (row) => amount(row.allocated / divisor)],
+    [`${unit} since then`, (row) => row.allocated, (row) => amount(row.allocated / divisor)],
   ];
   const part = (title, note, columns, rows) => [el('h2', { text: title }), el('p', { class: 'note', text: note }),
     rows.length > 0 ? sorted(state, columns, rows) : el('p', { class: 'note', text: 'There are none.' })];
   return [
     el('p', { class: 'headline', text: `${amount(all / divisor)} ${unit} would be gained if each run were as efficient as the better ones of its workflow` }),
     ...part('Workflows by what they would gain', 'The target of a workflow is the 75th percentile of the efficiency of its runs, weighted by their observed time. With fewer than four runs it is that of all runs.', gains, ranked),
+    answer.workflows_left_out > 0 ? el('p', { class: 'note', text: unlisted(answer.workflows_left_out, 'smaller workflow') }) : null,
     ...part('Use up while efficiency falls', 'Workflows and users that used more than a week before, at a lower efficiency.', falls, falling),
-    ...part('Hung jobs', 'Processes whose GPU is busy while no step completes.', hung, answer.hangs)];
+    ...part('Hung jobs', 'Processes whose GPU is busy while no step completes, with what their run held since the last step.', hung, answer.hangs)];
 }
 
 async function showRuns(state) {
   const answer = await ask(state, 'runs', { limit: RUNS });
   const [divisor, unit] = UNITS[state.weight];
   const rows = answer.runs.map((run) => ({ ...run, all: partsOf(state, run) }));
-  const end = (run) => {
+  const began = (run) => (run.attempts[0] ?? run).started_unix_s;
+  const attempt = (one) => `${one.state} (${amount(one.allocated / divisor)} ${unit})`;
+  const end = (run) => [...run.attempts.map(attempt), lastEnd(run)].join(', then ');
+  const lastEnd = (run) => {
     if (run.ended_unix_s == null) return run.state || '–';
     const code = run.exit_code ? `, exit code ${run.exit_code}` : '';
     return `${run.state || 'ended'}${code}${run.exit_signal ? `, signal ${run.exit_signal}` : ''}`;
@@ -419,7 +423,7 @@ async function showRuns(state) {
     ['run', (run) => run.run, (run) => nameButton(state, 'run', run.run)],
     ['workflow', (run) => run.workflow, (run) => nameButton(state, 'workflow', run.workflow)],
     ['user', (run) => run.user, (run) => nameButton(state, 'user', run.user)],
-    ['began', (run) => run.started_unix_s, (run) => moment(run.started_unix_s)],
+    ['began', began, (run) => moment(began(run))],
     ['ended', (run) => run.ended_unix_s, (run) => moment(run.ended_unix_s)],
     ['end', end],
     ['PerfDoctor', () => '', (run) => doctorLink(state, 'run', run.run)],

@@ -3,10 +3,19 @@
 // names, and show the form for a token where the hub knows neither.
 
 // Asks the hub. An error has the HTTP status of the refusal.
-async function fetchAnswer(what, query) {
+async function fetchAnswer(what, query) { return request(`${what}?${query}`, {}); }
+
+// Sends a change to the hub. Users whom a proxy names must show that this page sends it.
+async function sendChange(what, body) {
+  const me = await fetchAnswer('me', '');
+  const csrf = me?.csrf ? { 'X-Rowmill-Csrf': me.csrf } : {};
+  return request(what, { method: 'POST', headers: { 'Content-Type': 'application/json', ...csrf }, body: JSON.stringify(body) });
+}
+
+async function request(path, options) {
   const token = sessionStorage.getItem('token');
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const answer = await fetch(`/hub/v1/${what}?${query}`, { headers });
+  const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+  const answer = await fetch(`/hub/v1/${path}`, { ...options, headers });
   if (answer.ok) return answer.json();
   const text = await answer.text();
   let reason = text;

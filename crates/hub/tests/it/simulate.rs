@@ -265,8 +265,15 @@ fn the_doctor_finds_in_runs_and_hosts_what_was_planted_and_nothing_else() {
     };
     let mut found = BTreeSet::new();
     let mut healthy = 0;
+    // Most runs and hosts are healthy, and each question reads a day of rows.
+    let every = if testkit::has_time("the doctor on every healthy run and host") { 1 } else { 6 };
+    let mut skipped = 0;
     for (kind, members) in [("run", "runs"), ("host", "hosts")] {
         for (name, issues) in day["planted"][members].as_object().unwrap() {
+            skipped += usize::from(issues.as_array().unwrap().is_empty());
+            if issues.as_array().unwrap().is_empty() && skipped % every != 0 {
+                continue;
+            }
             let answer = ask(&format!("{kind}={name}"));
             let rules = answer["findings"].as_array().unwrap().iter();
             let rules: BTreeSet<String> =
@@ -309,10 +316,12 @@ fn the_doctor_finds_in_runs_and_hosts_what_was_planted_and_nothing_else() {
     }
     let run = worst(&day["planted"]["runs"]);
     let host = worst(&day["planted"]["hosts"]);
-    for (name, query) in
-        [("run", format!("run={run}&{time}")), ("host", format!("host={host}&{time}"))]
-    {
-        click_tabs(&hub, &viewer, &query, name);
+    // Charts of a run and of a host are drawn by the same code, so one scheme is enough for each.
+    for (name, query, scheme) in [
+        ("run", format!("run={run}&{time}"), "light"),
+        ("host", format!("host={host}&{time}"), "dark"),
+    ] {
+        click_tabs(&hub, &viewer, &query, [name, scheme]);
     }
 }
 

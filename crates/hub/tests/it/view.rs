@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fleet::proto::{Body, Entry, EntryBatch, GpuInterval, GpuRun, HostInterval, VERSION};
+use fleet::proto::{
+    Body, Entry, EntryBatch, GpuInterval, GpuRun, HostEvent, HostInterval, VERSION,
+};
 use serde_json::{Value, json};
 use testkit::ProgramOutput;
 use testkit::browser::Browser;
@@ -96,6 +98,71 @@ fn rows(host: u64, until: u64, weeks: u64) -> EntryBatch {
     }
 }
 
+/// An hour of a GPU that a run of mia holds. Its SMs are active for a share of the time, and a
+/// quarter of their warps is resident.
+fn hour_of_mia(host: u8, until: u64, workflow: &str, active: f64) -> EntryBatch {
+    let run = GpuRun {
+        scheduler: "slurm".to_owned(),
+        job: (200 + u32::from(host)).to_string(),
+        name: workflow.to_owned(),
+        user: "mia".to_owned(),
+        ..GpuRun::default()
+    };
+    let sums = [("busy_s", 60.0), ("sm_active_s", 60.0 * active), ("sm_occupancy_s", 15.0)];
+    let row = |minute: u64| GpuInterval {
+        start_unix_s: until - (60 - minute) * LENGTH_S,
+        length_s: LENGTH_S as u32,
+        uuid: format!("GPU-{host}"),
+        model: "NVIDIA H100 80GB HBM3".to_owned(),
+        runs: vec![run.clone()],
+        observed_s: LENGTH_S as f64,
+        sums: sums.map(|(name, seconds)| (name.to_owned(), seconds)).into(),
+        ..GpuInterval::default()
+    };
+    let entry =
+        |minute: u64| Entry { sequence: minute + 1, body: Some(Body::Gpu(Box::new(row(minute)))) };
+    EntryBatch {
+        version: VERSION,
+        host: format!("mia-{host}"),
+        queue: vec![100 + host; 16],
+        gone_through: 0,
+        entries: (0..60).map(entry).collect(),
+        sent_unix_ms: None,
+    }
+}
+
+/// Checks the measured top line, and that a user whose efficiency fell only because of another mix
+/// of workflows is not among those whose efficiency falls.
+fn check_top_line_and_mix(hub: &TestHub, browser: &mut Browser, url: &str) {
+    let week = 7 * 86_400;
+    for (host, until, workflow, active) in [
+        (0, now() - week, "good", 0.8),
+        (1, now() - week, "poor", 0.2),
+        (2, now(), "poor", 0.2),
+        (3, now(), "poor", 0.2),
+        (4, now(), "poor", 0.2),
+    ] {
+        let answer = hub.send(&hour_of_mia(host, until, workflow, active)).unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let mut show = |view: &str| {
+        browser.load(&format!("{url}?is.user=mia&view={view}"));
+        browser.value(
+            "new Promise((done) => { const look = () => document.body.dataset.shown ? done(1) : \
+             setTimeout(look, 20); look(); })",
+        );
+        browser.value("document.body.innerText").as_str().unwrap().to_owned()
+    };
+    let band = show("band");
+    let top_line = "25.0 % SM occupancy over elapsed cycles of allocated GPUs";
+    assert!(band.contains(top_line) && band.contains("Measured in 100.0 %"), "{band}");
+    let change = show("change");
+    assert!(change.contains("mia\t3\t2\t20.0 %\t50.0 %\t0.9\t0\t0.9"), "{change}");
+    let opportunity = show("opportunity");
+    let falls = opportunity.split("Use up while efficiency falls").nth(1).unwrap();
+    assert!(falls.split("Hung jobs").next().unwrap().contains("There are none."), "{opportunity}");
+}
+
 pub fn get(hub: &TestHub, token: &str, path: &str, host: &str) -> Answer {
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\
@@ -147,6 +214,7 @@ fn viewers_get_sums_faults_and_reasons_for_refusals() {
     let names =
         hosts["hosts"].as_array().unwrap().iter().map(|host| host["host"].as_str().unwrap());
     assert_eq!(names.collect::<Vec<_>>(), ["host-2", "host-0"], "sick ones first");
+    check_attempts_and_hangs(&hub, &viewer);
     let priced = sums("&weight=price");
     assert_eq!(priced["unknown_weight"], json!(["NVIDIA H100 80GB HBM3"]));
     let faults = get(&hub, &viewer, "/hub/v1/faults?since=3h", local);
@@ -169,6 +237,53 @@ fn viewers_get_sums_faults_and_reasons_for_refusals() {
         let answer = get(&hub, token, path, host);
         assert_eq!(answer.status, status, "{path}: {answer:?}");
     }
+}
+
+/// Checks that a failed attempt before a requeue has its part of the GPU hours, and that a hang has
+/// those since its begin.
+fn check_attempts_and_hangs(hub: &TestHub, viewer: &str) {
+    let begin = now() - MINUTES * LENGTH_S;
+    let run = GpuRun {
+        scheduler: "slurm".to_owned(),
+        job: "100".to_owned(),
+        name: "train".to_owned(),
+        user: "anna".to_owned(),
+        ..GpuRun::default()
+    };
+    let event = |sequence: u64, kind: &str, minute: u64, minutes: u64, details: Value| {
+        let event = HostEvent {
+            kind: kind.to_owned(),
+            start_unix_ms: (begin + minute * 60) * 1000,
+            length_ms: minutes * 60_000,
+            is_over: true,
+            run: Some(run.clone()),
+            details: details.to_string(),
+            ..HostEvent::default()
+        };
+        Entry { sequence, body: Some(Body::Event(Box::new(event))) }
+    };
+    let failed = json!({ "state": "node_fail", "exit_code": 1, "exit_signal": null });
+    let entries = vec![
+        event(1, "requeue", 0, 30, failed),
+        event(2, "hang", 90, 30, json!({ "workflow": "train" })),
+    ];
+    let (host, queue) = ("host-0".to_owned(), vec![50; 16]);
+    let (version, gone_through, sent_unix_ms) = (VERSION, 0, None);
+    let batch = EntryBatch { version, host, queue, gone_through, entries, sent_unix_ms };
+    assert_eq!(hub.send(&batch).unwrap().status, 200);
+    let ask = |what: &str| -> Value {
+        let path = format!("/hub/v1/{what}?since=3h&user=anna");
+        let answer = get(hub, viewer, &path, "127.0.0.1");
+        serde_json::from_slice(&answer.body).unwrap()
+    };
+    let hours = |value: &Value| (value.as_f64().unwrap() / 36.0).round() / 100.0;
+    let runs = ask("runs");
+    let run = runs["runs"].as_array().unwrap().iter().find(|run| run["run"] == "slurm/100");
+    let attempt = &run.unwrap()["attempts"][0];
+    assert_eq!((hours(&attempt["allocated"]), &attempt["is_failed"]), (1.0, &json!(true)));
+    assert_eq!((hours(&runs["failed"]), hours(&runs["repeated"])), (1.0, 3.0), "{runs}");
+    let opportunities = ask("opportunities");
+    assert_eq!(hours(&opportunities["hangs"][0]["allocated"]), 1.0, "{opportunities}");
 }
 
 #[test]
@@ -274,46 +389,47 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
                 browser.picture(&std::path::Path::new(&folder).join(file));
             }
         }
+        if scheme == "dark" {
+            check_top_line_and_mix(&hub, &mut browser, &url);
+        }
     }
 }
 
-/// Opens the screen of a run or a host in both schemes, and clicks all of its tabs. `name` names
+/// Opens the screen of a run or a host in a color scheme, and clicks all of its tabs. `name` names
 /// the pictures.
-pub fn click_tabs(hub: &TestHub, viewer: &str, query: &str, name: &str) {
+pub fn click_tabs(hub: &TestHub, viewer: &str, query: &str, [name, scheme]: [&str; 2]) {
     let shown = "new Promise((done) => { const look = () => document.querySelector('[role=tab]') ? \
                  done(1) : setTimeout(look, 20); look(); })";
-    for scheme in ["light", "dark"] {
-        let url = format!("http://{}/doctor?{query}", hub.address);
-        let Some(mut browser) = Browser::open_url(&url, scheme) else { return };
-        browser.value(&format!(
-            "document.getElementById('token').value = '{viewer}'; \
-             document.querySelector('#login button').click()"
+    let url = format!("http://{}/doctor?{query}", hub.address);
+    let Some(mut browser) = Browser::open_url(&url, scheme) else { return };
+    browser.value(&format!(
+        "document.getElementById('token').value = '{viewer}'; \
+         document.querySelector('#login button').click()"
+    ));
+    browser.value(shown);
+    for tab in ["cpu", "gpu", "memory", "network", "application", "traces"] {
+        let selected = format!(
+            "new Promise((done) => {{ const turn = document.body.dataset.shown; \
+             document.querySelector('[data-tab={tab}]').click(); const look = () => \
+             document.body.dataset.shown !== turn ? done(1) : setTimeout(look, 20); look(); }})"
+        );
+        browser.value(&selected);
+        let count = browser.value(&format!(
+            "document.querySelectorAll('[data-tab={tab}][aria-selected=true]').length"
         ));
-        browser.value(shown);
-        for tab in ["cpu", "gpu", "memory", "network", "application", "traces"] {
-            let selected = format!(
-                "new Promise((done) => {{ const turn = document.body.dataset.shown; \
-                 document.querySelector('[data-tab={tab}]').click(); const look = () => \
-                 document.body.dataset.shown !== turn ? done(1) : setTimeout(look, 20); look(); }})"
-            );
-            browser.value(&selected);
-            let count = browser.value(&format!(
-                "document.querySelectorAll('[data-tab={tab}][aria-selected=true]').length"
-            ));
-            assert_eq!(count, 1, "{tab}");
-            if let Some(folder) = std::env::var_os("ROWMILL_PICTURES") {
-                let file = format!("doctor-{name}-{tab}-{scheme}.png");
-                browser.picture(&std::path::Path::new(&folder).join(file));
-            }
+        assert_eq!(count, 1, "{tab}");
+        if let Some(folder) = std::env::var_os("ROWMILL_PICTURES") {
+            let file = format!("doctor-{name}-{tab}-{scheme}.png");
+            browser.picture(&std::path::Path::new(&folder).join(file));
         }
-        // The address names the tab.
-        let address = browser.value("location.href").as_str().unwrap().to_owned();
-        browser.load(&address);
-        browser.value(shown);
-        let is_traces = "document.querySelector('[aria-selected=true]').dataset.tab";
-        assert_eq!(browser.value(is_traces), "traces");
-        assert_eq!(browser.complaints(), Vec::<String>::new());
     }
+    // The address names the tab.
+    let address = browser.value("location.href").as_str().unwrap().to_owned();
+    browser.load(&address);
+    browser.value(shown);
+    let is_traces = "document.querySelector('[aria-selected=true]').dataset.tab";
+    assert_eq!(browser.value(is_traces), "traces");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
 #[test]

@@ -129,6 +129,9 @@ fn write_header(recorder: &Recorder, out: &mut impl Write) -> io::Result<()> {
     let info = recorder.info();
     let device = DeviceProperties { id: DEVICE, name: &info.device, threads: info.threads };
     writeln!(out, "{{\n  \"schemaVersion\": 1,")?;
+    if let Some(id) = recorder.trace_id() {
+        writeln!(out, "  \"trace_id\": {},", serde_json::to_string(id)?)?;
+    }
     writeln!(out, "  \"deviceProperties\": {},", serde_json::to_string(&[device])?)?;
     // Some readers find the rank by a pattern that expects a space after the colon.
     writeln!(

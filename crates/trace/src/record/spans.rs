@@ -136,6 +136,8 @@ pub struct Recorder {
     /// Time at which the last kernel ended.
     device: Nanos,
     moved_ns: i64,
+    /// Id of the order that a file answers, which the file states.
+    pub(super) trace_id: Option<String>,
 }
 
 impl Recorder {
@@ -151,7 +153,13 @@ impl Recorder {
             cursor: Nanos(i64::MIN),
             device: Nanos(i64::MIN),
             moved_ns: 0,
+            trace_id: None,
         }
+    }
+
+    /// Forgets all recorded steps.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.info.clone());
     }
 
     /// Begins step `step`. If the previous step is still open, the recorder ends it first.
@@ -283,6 +291,10 @@ impl Recorder {
 
     pub(crate) fn info(&self) -> &RunInfo {
         &self.info
+    }
+
+    pub(crate) fn trace_id(&self) -> Option<&str> {
+        self.trace_id.as_deref()
     }
 
     /// Returns all steps except an open step that has no operations yet.

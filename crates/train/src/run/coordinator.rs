@@ -2,6 +2,7 @@
 //! events.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use schema::{Op, RowScope};
 use super::command::TrainStep;
 use super::event::{BestCheckpoint, LoggedInterval, RunEvent, RunOutcome};
 use super::loaders::{first_batch, held_out, total_run_steps};
+use super::ordered::OrderedTrace;
 use super::request::RunRequest;
 use super::sharing::RowSharer;
 use super::start::{self, BestEvaluation, LossTally, RunProgress, StartState};
@@ -71,6 +73,8 @@ struct Coordinator<'a, 'o, B: Backend> {
     /// at most two losses are unread.
     unread: VecDeque<(u64, u64)>,
     traced: bool,
+    /// The ordered trace that is being recorded, and its steps.
+    ordered: Option<(OrderedTrace, Range<u64>)>,
 }
 
 /// A batch that all ranks will train.
@@ -144,6 +148,7 @@ pub fn lead<'a, B: Backend>(
         unread_batch: None,
         unread: VecDeque::new(),
         traced: false,
+        ordered: None,
     };
     coordinator.begin()?;
     let mut interrupted = coordinator.train(input.batches)?;
@@ -158,6 +163,7 @@ pub fn lead<'a, B: Backend>(
     // Save before writing the trace, so that a failure of the trace does not lose the weights.
     coordinator.save()?;
     coordinator.write_trace()?;
+    coordinator.answer_order();
     let evaluation = if interrupted { None } else { coordinator.evaluate()? };
     interrupted |= evaluation.is_none() && request.evaluation.is_some();
     coordinator.worker.lead_finish()?;
@@ -284,6 +290,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
     /// Runs one training step. Returns false if there are no more batches.
     fn step(&mut self, loader: &mut Loader, total_steps: u64) -> Result<bool, Error> {
         let config = &self.request.config;
+        self.take_order();
         if self.is_recorded(self.step) {
             // Wait for the previous step first, so that a recorded step starts on an idle device.
             self.settle()?;
@@ -315,6 +322,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         }
         if self.trace_end() == Some(self.step) {
             self.write_trace()?;
+            self.answer_order();
         }
         Ok(true)
     }
@@ -377,11 +385,43 @@ impl<B: Backend> Coordinator<'_, '_, B> {
     }
 
     fn is_recorded(&self, step: u64) -> bool {
-        self.request.trace.as_ref().is_some_and(|trace| trace.steps.contains(&step))
+        self.recorded_steps().is_some_and(|steps| steps.contains(&step))
     }
 
     fn trace_end(&self) -> Option<u64> {
-        self.request.trace.as_ref().map(|trace| trace.steps.end)
+        self.recorded_steps().map(|steps| steps.end)
+    }
+
+    fn recorded_steps(&self) -> Option<&Range<u64>> {
+        let requested = self.request.trace.as_ref().map(|trace| &trace.steps);
+        requested.or_else(|| self.ordered.as_ref().map(|(_, steps)| steps))
+    }
+
+    /// Takes the next order of a trace, and decides which steps it records.
+    fn take_order(&mut self) {
+        if self.ordered.is_some() || self.request.trace.is_some() {
+            return;
+        }
+        let Some(order) = self.request.orders.take() else { return };
+        let trained = (self.step - self.start.step).max(1);
+        let step_s = self.session.busy.as_secs_f64() / trained as f64;
+        // Steps that were announced are not recorded, nor is the first one, which takes longest.
+        let next = (self.step + self.announced.len() as u64).max(self.start.step + 1);
+        let steps = order.extent.steps(next, step_s);
+        self.ordered = Some((order, steps));
+    }
+
+    /// Writes the steps that were recorded for an order. A trace that cannot be written does not
+    /// end the run.
+    fn answer_order(&mut self) {
+        let Some((order, _)) = self.ordered.take() else { return };
+        if let Some(recorder) = self.worker.context.profiler.recorder_mut() {
+            let steps = recorder.steps().count() as u64;
+            let problem = recorder.write_ordered(&order.id, &order.path).err();
+            let problem = problem.map(|error| error.to_string());
+            (self.observe)(RunEvent::Answered { path: &order.path, steps, problem });
+        }
+        self.request.orders.clear();
     }
 
     /// Adds the losses that were read to the tally. The first one belongs to the oldest unread
@@ -524,8 +564,11 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         Ok(())
     }
 
-    /// Writes the trace if a step was recorded and the trace has not been written yet.
+    /// Writes the requested trace if a step was recorded and the trace has not been written yet.
     fn write_trace(&mut self) -> Result<(), Error> {
+        if self.request.trace.is_none() {
+            return Ok(());
+        }
         let recorder = self.worker.context.profiler.recorder();
         let steps = recorder.map_or(0, |recorder| recorder.steps().count() as u64);
         if steps == 0 || self.traced {

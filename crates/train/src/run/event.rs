@@ -91,6 +91,12 @@ pub enum RunEvent<'a> {
         paths: &'a [PathBuf],
         steps: u64,
     },
+    /// An ordered trace of this number of steps was written, or could not be written.
+    Answered {
+        path: &'a Path,
+        steps: u64,
+        problem: Option<String>,
+    },
 }
 
 /// The checkpoint with the best held-out metric.

@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicBool;
 
 use schema::{JobConfig, Schedule, ShardingPlan};
 
+use super::ordered::TraceInbox;
+
 /// A request for a training run: the configuration, the data, the starting point and the folder of
 /// its results.
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub struct RunRequest {
     /// The exchanges that run beside other stages. Results do not depend on it.
     pub schedule: Schedule,
     pub trace: Option<TraceRequest>,
+    /// Traces that are ordered while the run trains. They do not combine with `trace`.
+    pub orders: TraceInbox,
     /// Flag that ends the run after the current step, with a checkpoint, when it is set on any
     /// rank.
     pub stop: Arc<AtomicBool>,

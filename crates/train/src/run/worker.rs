@@ -125,12 +125,13 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         open: &impl OpenDevice<B>,
     ) -> Result<Self, Error> {
         let (rank, size) = (comm.rank(), comm.world_size());
-        let profiler = match &request.trace {
-            None => Profiler::off(),
-            Some(_) => {
-                let info = run_info(&comm, threads, start.clock);
-                Profiler::new(Recorder::new(info), start.clock)
-            }
+        // Ordered traces are those of rank 0.
+        let is_ordered = request.orders.is_open() && rank == Rank(0);
+        let profiler = if request.trace.is_some() || is_ordered {
+            let info = run_info(&comm, threads, start.clock);
+            Profiler::new(Recorder::new(info), start.clock)
+        } else {
+            Profiler::off()
         };
         let mut context = RankContext::new(open(threads)?, comm, profiler)?;
         let schedule = request.schedule.for_job(&request.config, size as u32);

@@ -111,6 +111,7 @@ pub fn request(folder: &Path, dataset: &Arc<Dataset>, plan: ShardingPlan) -> Run
         bucket_bytes: 200,
         schedule: Schedule::SERIAL,
         trace: None,
+        orders: train::run::TraceInbox::default(),
         stop: Arc::new(AtomicBool::new(false)),
     }
 }

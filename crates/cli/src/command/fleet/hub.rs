@@ -14,6 +14,7 @@ use crate::agent_client::{self, Encryption};
 use crate::args::HubPlace;
 use setup::error::{Error, RunError, UsageError};
 use setup::error_text::plain;
+use setup::render;
 
 /// Maximum time in which the hub must answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -93,6 +94,20 @@ pub struct HubRun {
     pub is_failed: bool,
     /// The failed run that this one repeats.
     pub repeats: Option<String>,
+    /// Attempts of the job after which it was started again.
+    #[serde(default)]
+    pub attempts: Vec<HubAttempt>,
+}
+
+/// An attempt of a job after which it was started again.
+#[derive(Clone, Debug, Deserialize)]
+pub struct HubAttempt {
+    pub state: String,
+    pub exit_code: Option<i32>,
+    pub exit_signal: Option<u32>,
+    pub is_failed: bool,
+    /// The part of the allocated seconds of the run that this attempt held.
+    pub allocated: f64,
 }
 
 /// The hosts of a selection.
@@ -275,17 +290,38 @@ impl HubClient {
 }
 
 impl HubRun {
-    /// Describes how the run ended.
+    /// Describes how the run ended, and how often its job was started again.
     pub fn describe_end(&self) -> String {
+        let again = match self.attempts.len() {
+            0 => String::new(),
+            count => format!(", started again {}", render::counted(count as u64, "time")),
+        };
         if self.ended_unix_s.is_none() {
-            return if self.state.is_empty() { "unknown" } else { &self.state }.to_owned();
+            let state = if self.state.is_empty() { "unknown" } else { &self.state };
+            return format!("{state}{again}");
         }
         let state = if self.state.is_empty() { "ended" } else { &self.state };
-        let code =
-            self.exit_code.filter(|code| *code != 0).map(|code| format!(", exit code {code}"));
-        let signal = self.exit_signal.map(|signal| format!(", signal {signal}"));
-        format!("{state}{}{}", code.unwrap_or_default(), signal.unwrap_or_default())
+        describe_exit(state, self.exit_code, self.exit_signal) + &again
     }
+
+    /// Returns the allocated seconds without those of attempts before the last one.
+    pub fn last_allocated_s(&self) -> f64 {
+        let before: f64 = self.attempts.iter().map(|attempt| attempt.allocated).sum();
+        self.group.sums.allocated_s - before
+    }
+}
+
+impl HubAttempt {
+    /// Describes how the attempt ended.
+    pub fn describe_end(&self) -> String {
+        describe_exit(&self.state, self.exit_code, self.exit_signal) + ", then started again"
+    }
+}
+
+fn describe_exit(state: &str, code: Option<i32>, signal: Option<u32>) -> String {
+    let code = code.filter(|code| *code != 0).map(|code| format!(", exit code {code}"));
+    let signal = signal.map(|signal| format!(", signal {signal}"));
+    format!("{state}{}{}", code.unwrap_or_default(), signal.unwrap_or_default())
 }
 
 impl HubGroup {

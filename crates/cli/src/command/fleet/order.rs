@@ -97,6 +97,8 @@ struct HubSaving {
 struct HubLosses {
     gpu_hours: f64,
     traced_gpu_hours: f64,
+    #[serde(default)]
+    sampled_gpu_hours: f64,
     lost_gpu_hours: f64,
     traces: u64,
     workflows: Vec<HubWorkflow>,
@@ -111,6 +113,8 @@ struct HubWorkflow {
     user: String,
     gpu_hours: f64,
     traced_gpu_hours: f64,
+    #[serde(default)]
+    sampled_gpu_hours: f64,
     lost_gpu_hours: f64,
     traces: u64,
 }
@@ -277,19 +281,20 @@ fn losses_text(losses: &HubLosses) -> String {
             plain(&one.user),
             hours(one.gpu_hours),
             hours(one.traced_gpu_hours),
+            hours(one.sampled_gpu_hours),
             hours(one.lost_gpu_hours),
             one.traces.to_string(),
         ]
     };
     let rows: Vec<Vec<String>> = losses.workflows.iter().map(workflow).collect();
-    let heads = ["workflow", "user", "GPU h", "traced", "could be saved", "traces"];
+    let heads = ["workflow", "user", "GPU h", "traced", "by samples", "could be saved", "traces"];
     text += &render::grid(&heads, &rows);
     let finding = |one: &HubLoss| {
         let (low, high) = (hours(one.lost_gpu_hours_low), hours(one.lost_gpu_hours_high));
         vec![
             plain(&format!("{} {}", one.rule, one.title)),
             plain(&one.workflow),
-            plain(&one.run),
+            if one.run.is_empty() { "(samples)".to_owned() } else { plain(&one.run) },
             one.traces.to_string(),
             hours(one.gpu_hours),
             format!("{} ({low} to {high})", hours(one.lost_gpu_hours)),

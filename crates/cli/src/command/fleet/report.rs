@@ -353,20 +353,35 @@ fn list_jobs(runs: &HubRuns) -> Vec<JobRow> {
     jobs
 }
 
-/// Lists the runs that failed, and those that repeat a failed one, in the order of their hours.
+/// Lists the runs and attempts that failed, and those that repeat a failed one, in the order of
+/// the hours of their runs.
 fn list_failed(runs: &HubRuns) -> Vec<FailedRow> {
-    let held = runs.runs.iter().filter(|run| run.group.sums.allocated_s > 0.0);
-    let chosen = held.filter(|run| run.is_failed || run.repeats.is_some());
-    let row = |run: &HubRun| FailedRow {
-        run: run.group.member("run").to_owned(),
-        user: run.group.member("user").to_owned(),
-        workflow: run.group.member("workflow").to_owned(),
-        allocated_hours: run.group.sums.allocated_s / HOUR_S,
-        is_failed: run.is_failed,
-        end: run.describe_end(),
-        repeats: run.repeats.clone(),
-    };
-    chosen.map(row).collect()
+    let mut rows = Vec::new();
+    for run in runs.runs.iter().filter(|run| run.group.sums.allocated_s > 0.0) {
+        let row =
+            |allocated_s: f64, is_failed: bool, end: String, repeats: Option<&str>| FailedRow {
+                run: run.group.member("run").to_owned(),
+                user: run.group.member("user").to_owned(),
+                workflow: run.group.member("workflow").to_owned(),
+                allocated_hours: allocated_s / HOUR_S,
+                is_failed,
+                end,
+                repeats: repeats.map(str::to_owned),
+            };
+        let mut repeats = run.repeats.as_deref();
+        for attempt in &run.attempts {
+            if attempt.is_failed || repeats.is_some() {
+                let end = attempt.describe_end();
+                rows.push(row(attempt.allocated, attempt.is_failed, end, repeats));
+            }
+            // A job that is started again after a failure repeats itself.
+            repeats = if attempt.is_failed { Some(run.group.member("run")) } else { repeats };
+        }
+        if run.is_failed || repeats.is_some() {
+            rows.push(row(run.last_allocated_s(), run.is_failed, run.describe_end(), repeats));
+        }
+    }
+    rows
 }
 
 fn list_nodes(now: &HubHosts, before: &HubHosts) -> Vec<NodeRow> {

@@ -95,6 +95,16 @@ impl Observer {
                     self.say(format_args!("trace written ({steps}): {}", path.display()));
                 }
             }
+            RunEvent::Answered { path, steps, problem } => {
+                let steps = render::counted(steps, "step");
+                match problem {
+                    None => self.say(format_args!("trace for the agent written ({steps})")),
+                    Some(problem) => self.console.warn(format_args!(
+                        "{}: the agent ordered a trace that cannot be written: {problem}",
+                        path.display()
+                    )),
+                }
+            }
         }
     }
 

@@ -10,8 +10,8 @@ use device::cpu::Bf16Products;
 use schema::{HostLayout, JobConfig, Precision, ReplicaGroups, Schedule};
 use serde::{Deserialize, Serialize};
 use train::run::{
-    PreparedRun, Processes, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, check_shared,
-    follow,
+    PreparedRun, Processes, RunEvent, RunOutcome, RunRequest, Start, TraceInbox, TraceRequest,
+    check_shared, follow,
 };
 
 use crate::args::Train;
@@ -151,6 +151,8 @@ impl ProcessRun {
             bucket_bytes: self.bucket_bytes,
             schedule: self.schedule,
             trace: self.trace.map(|(folder, steps)| TraceRequest { folder, steps }),
+            // Ordered traces are those of rank 0.
+            orders: TraceInbox::default(),
             stop: interrupt::stop_flag_of_ranks(None),
         })
     }
