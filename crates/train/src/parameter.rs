@@ -222,8 +222,8 @@ impl DenseParameter {
     }
 }
 
-/// Lists the names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP, wide
-/// term.
+/// Lists the names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP,
+/// wide term.
 #[must_use]
 pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     let mut shapes = mlp("bottom", model.dense_features, &model.bottom);
