@@ -12,7 +12,7 @@ mod on_cpu;
 mod on_cuda;
 
 pub use arguments::{
-    Assemble, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, CrossBackward,
+    Assemble, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, ColumnStart, CrossBackward,
     CrossForward, ExchangeLayout, Gather, InteractionBackward, InteractionForward, JoinShape,
     LinearBackwardInput, LinearBackwardWeight, LinearForward, LossArguments, RowValues,
     VectorUpdate,
@@ -347,7 +347,8 @@ pub trait Backend: Sized + Send + 'static {
         arguments: LinearBackwardWeight<'_, Self>,
         update: Option<&Self::Scalars>,
     ) -> Result<(), Error>;
-    /// Computes `y = x · w + b`, one value per sample: [`crate::ops::gemm::column::forward`].
+    /// Computes `y = x · w + b` or `y += x · w`, one value per sample:
+    /// [`crate::ops::gemm::column::forward`].
     ///
     /// # Errors
     /// Fails with [`Error::Shape`] if an argument has the wrong size.

@@ -228,6 +228,9 @@ pub struct ModelConfig {
     /// Widths of the top MLP's layers, without the input. The last width is 1, for the logit.
     pub top: Vec<usize>,
     pub interaction: Interaction,
+    /// Whether the logit also reads the interaction's output directly, beside the top MLP.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wide: bool,
     pub loss: Loss,
     #[serde(default)]
     pub init: DenseInit,
@@ -389,6 +392,12 @@ impl ModelConfig {
         }
     }
 
+    /// Returns the number of weights of the wide term, which are 0 without it.
+    #[must_use]
+    pub fn wide_width(&self) -> usize {
+        if self.wide { self.interaction_width() } else { 0 }
+    }
+
     /// Returns the bytes of all tables: weights in their data types, and optimizer state in f32.
     #[must_use]
     pub fn table_bytes(&self, optimizer: crate::Optimizer) -> Bytes {
@@ -434,6 +443,11 @@ impl ModelConfig {
             let layer = self.top.len().saturating_sub(1);
             let text = format!("layer {layer} gives the one logit, expected width 1, got {got}");
             return Err(ConfigError::shape("model.top", text));
+        }
+        if self.wide && self.top.len() == 1 {
+            let text = "expected false, or a hidden layer in model.top: without one, the logit \
+                        already reads the interaction's output";
+            return Err(ConfigError::shape("model.wide", text.to_owned()));
         }
         if self.dense_features == 0 && !self.bottom.is_empty() {
             let text = format!(

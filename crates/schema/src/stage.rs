@@ -327,6 +327,11 @@ pub fn dense_buckets(model: &ModelConfig, bucket_bytes: usize) -> Vec<DenseBucke
     add(Section::Bottom, 2, bottom);
     add(Section::Interaction, 3, cross);
     add(Section::Top, 2, top);
+    // The weight of the wide term is the last parameter. It belongs to the layer of the logit.
+    if let Some(last) = buckets.last_mut().filter(|_| model.wide) {
+        last.parameters.end += 1;
+        last.elements += model.wide_width();
+    }
     while buckets.len() > BUCKETS_MIN && merge_smallest(&mut buckets, bucket_bytes / 4) {}
     buckets.reverse();
     buckets

@@ -10,6 +10,7 @@ pub mod linear;
 pub mod logit;
 pub mod mlp;
 mod rounded;
+pub mod wide;
 
 use device::Backend;
 use device::MatrixShape;
@@ -63,6 +64,13 @@ impl<'a, B: Backend> ParameterList<'a, B> {
         self.start_linear(MatrixShape::new(1, input));
         let weight = self.add_vector(&format!("{name}.weight"), &[1, input]);
         (weight, self.add_vector(&format!("{name}.bias"), &[1]))
+    }
+
+    /// Adds `{name}.weight [1, input]` for a layer with one output and without a bias.
+    pub fn add_column(&mut self, name: &str, input: usize) -> VectorId {
+        let index = self.initial.len() as u64;
+        self.initial.push(Initial::Weight(index, MatrixShape::new(1, input)));
+        self.add_vector(&format!("{name}.weight"), &[1, input])
     }
 
     /// Adds `name [output, input]`, one of the two factors of a cross layer's weight.

@@ -373,7 +373,8 @@ fn ops(config: &JobConfig) -> u64 {
         schema::Interaction::DcnV2 { layers, .. } => 10 * layers,
         _ => 2,
     };
-    (16 + 6 * (model.bottom.len() + model.top.len()) + cross) as u64
+    let wide = if model.wide { 4 } else { 0 };
+    (16 + 6 * (model.bottom.len() + model.top.len()) + cross + wide) as u64
 }
 
 /// The bytes needed for each purpose during one phase.

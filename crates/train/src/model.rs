@@ -31,6 +31,7 @@ use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
 use crate::layer::logit::Logit;
 use crate::layer::mlp::Mlp;
+use crate::layer::wide::Wide;
 use crate::memory::{CountingAllocator, MemoryUse, RankMemory, Traffic};
 use crate::parameter::{self, DenseParameter, Spot, TileState, TileView};
 use crate::share::{RankBatch, SampleShare};
@@ -194,6 +195,7 @@ pub struct Model<B: Backend> {
     /// Whether the logit's input is the output of a ReLU, that is, whether the top MLP has hidden
     /// layers.
     logit_after_relu: bool,
+    wide: Option<Wide>,
     embedding: EmbeddingCollection<B>,
     groups: ReplicaGroups,
     graph: StepGraph,
@@ -416,6 +418,7 @@ impl<B: Backend> Model<B> {
         let top = Mlp::new(&mut list, "top", model.interaction_width(), hidden, batch_max);
         let last_width = hidden.last().copied().unwrap_or(model.interaction_width());
         let logit = Logit::new(&mut list, &format!("top.{}", hidden.len()), last_width);
+        let wide = model.wide.then(|| Wide::new(&mut list, model.interaction_width()));
         let (parameters, initial, mut room) = list.finish();
         let (sparse, dense) = (config.optimizer.sparse, config.optimizer.dense);
         let built = Self {
@@ -429,6 +432,7 @@ impl<B: Backend> Model<B> {
             top,
             logit,
             logit_after_relu: !hidden.is_empty(),
+            wide,
             embedding: EmbeddingCollection::new(&mut room, config, plan, rank, tiles),
             groups: plan.groups(),
             graph: StepGraph::new(config, BUCKET_BYTES, Schedule::SERIAL, plan),

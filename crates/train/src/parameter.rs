@@ -222,7 +222,8 @@ impl DenseParameter {
     }
 }
 
-/// Lists the names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP.
+/// Lists the names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP,
+/// wide term.
 #[must_use]
 pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     let mut shapes = mlp("bottom", model.dense_features, &model.bottom);
@@ -235,6 +236,9 @@ pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
         }
     }
     shapes.extend(mlp("top", width, &model.top));
+    if model.wide {
+        shapes.push(("wide.weight".to_owned(), vec![1, width]));
+    }
     shapes
 }
 

@@ -110,6 +110,9 @@ fn check(model: &ModelConfig, target: Dialect) -> Result<(), Error> {
     if model.bottom.is_empty() {
         return fail("the bottom MLP is empty, expected at least 1 layer".to_owned());
     }
+    if model.wide {
+        return fail("the model has a wide term, expected model.wide = false".to_owned());
+    }
     match target {
         Dialect::Torch => {
             if let Interaction::DcnV2 { .. } = model.interaction {

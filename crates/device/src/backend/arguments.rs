@@ -62,14 +62,21 @@ pub struct LinearBackwardWeight<'a, B: Backend> {
     pub samples: usize,
 }
 
+/// The values to which [`Backend::column_forward`] adds the product.
+pub enum ColumnStart<'a, B: Backend> {
+    /// The bias of the single output, `[1]`.
+    Bias(&'a B::Vector),
+    /// The values that the output already has.
+    Output,
+}
+
 /// Arguments of [`Backend::column_forward`], a linear layer with one output.
 pub struct ColumnForward<'a, B: Backend> {
     /// Input of the layer, f32 `[B, K]`.
     pub x: &'a B::Matrix,
     /// Weight of the single output, `[K]`.
     pub weight: &'a B::Vector,
-    /// Bias of the single output, `[1]`.
-    pub bias: &'a B::Vector,
+    pub start: ColumnStart<'a, B>,
     /// Output of the layer, one value per sample, `[B]`.
     pub y: &'a mut B::Vector,
     /// Shape of the input, `[B, K]`.
@@ -84,8 +91,8 @@ pub struct ColumnBackwardWeight<'a, B: Backend> {
     pub d_y: &'a B::Vector,
     /// Gradient of the weight, `[K]`.
     pub d_weight: &'a mut B::Vector,
-    /// Gradient of the bias, `[1]`.
-    pub d_bias: &'a mut B::Vector,
+    /// Gradient of the bias, `[1]`, if the layer has one.
+    pub d_bias: Option<&'a mut B::Vector>,
     /// Shape of the input, `[B, K]`.
     pub shape: MatrixShape,
 }

@@ -9,11 +9,11 @@ use std::ops::Range;
 use schema::{DataType, Granularity, JaggedTensor, Optimizer, Precision};
 
 use super::{
-    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
-    CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
-    InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, RowValues, StepOutcome, StepScalars, TableValues,
-    TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
+    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward,
+    ColumnStart, Combine, CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum,
+    InputGradient, InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput,
+    LinearBackwardWeight, LinearForward, LossArguments, Probabilities, RowValues, StepOutcome,
+    StepScalars, TableValues, TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::MatrixShape;
 use crate::buffer::Array;
@@ -373,10 +373,14 @@ impl Backend for Cpu {
     }
 
     fn column_forward(&self, (): &(), arguments: ColumnForward<'_, Self>) -> Result<(), Error> {
-        let ColumnForward { x, weight, bias, y, shape } = arguments;
+        let ColumnForward { x, weight, start, y, shape } = arguments;
         extent::within("column forward", "y [B]", y.len(), shape.rows)?;
         let x = values("column forward", x, shape)?;
-        column::forward(self, x, weight, bias[0], &mut y[..shape.rows])
+        let bias = match start {
+            ColumnStart::Bias(bias) => Some(bias[0]),
+            ColumnStart::Output => None,
+        };
+        column::forward(self, x, weight, bias, &mut y[..shape.rows])
     }
 
     fn column_backward_weight(
@@ -387,7 +391,10 @@ impl Backend for Cpu {
         let ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape } = arguments;
         extent::within("column backward_weight", "d_y [B]", d_y.len(), shape.rows)?;
         let x = values("column backward_weight", x, shape)?;
-        d_bias[0] = column::backward_weight(self, x, &d_y[..shape.rows], d_weight)?;
+        let sum = column::backward_weight(self, x, &d_y[..shape.rows], d_weight)?;
+        if let Some(d_bias) = d_bias {
+            d_bias[0] = sum;
+        }
         Ok(())
     }
 

@@ -20,11 +20,11 @@ use std::ops::Range;
 use schema::{DataType, Granularity, JaggedTensor, Optimizer, Precision};
 
 use super::{
-    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
-    CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
-    InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, RowValues, StepOutcome, StepScalars, TableValues,
-    TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
+    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward,
+    ColumnStart, Combine, CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum,
+    InputGradient, InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput,
+    LinearBackwardWeight, LinearForward, LossArguments, Probabilities, RowValues, StepOutcome,
+    StepScalars, TableValues, TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::MatrixShape;
 use crate::cpu::Pool;
@@ -376,13 +376,24 @@ impl Backend for Cuda {
         arguments: ColumnForward<'_, Self>,
     ) -> Result<(), Error> {
         const OP: &str = "column forward";
-        let ColumnForward { x, weight, bias, y, shape } = arguments;
+        let ColumnForward { x, weight, start, y, shape } = arguments;
         let MatrixShape { rows: b, columns: k } = shape;
         let factors = [x.f32(OP, shape)?, weight.get(OP, "weight [K]", k)?].map(Operand::f32);
-        let bias = Some(bias.get(OP, "bias [1]", 1)?);
-        let shape = LinearShape { b, n: 1, k };
         let target = ProductTarget::plain(y.get(OP, "y [B]", b)?);
-        Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, bias, target)?)
+        let (stream, gemm) = (&queue.stream, &self.kernels.gemm);
+        match start {
+            ColumnStart::Bias(bias) => {
+                let bias = Some(bias.get(OP, "bias [1]", 1)?);
+                let shape = LinearShape { b, n: 1, k };
+                Ok(gemm.forward(stream, shape, factors, bias, target)?)
+            }
+            // A product that adds to its result is `dX + dY W`. Here `x` is dY with K columns, and
+            // the weight is a W with one column.
+            ColumnStart::Output => {
+                let shape = LinearShape { b, n: k, k: 1 };
+                Ok(gemm.backward_input(stream, shape, factors, target, Join::Add)?)
+            }
+        }
     }
 
     fn column_backward_weight(
@@ -397,7 +408,10 @@ impl Backend for Cuda {
         let d_weight = d_weight.get(OP, "d_weight [K]", k)?;
         let (shape, [d_y, x]) = (LinearShape { b, n: 1, k }, [d_y, x].map(Operand::f32));
         self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x], d_weight)?;
-        Ok(self.column_sums(queue, [b, 1], d_y, d_bias.get(OP, "d_bias [1]", 1)?)?)
+        if let Some(d_bias) = d_bias {
+            self.column_sums(queue, [b, 1], d_y, d_bias.get(OP, "d_bias [1]", 1)?)?;
+        }
+        Ok(())
     }
 
     fn column_backward_input(

@@ -91,6 +91,12 @@ fn width_errors_name_layer_and_both_numbers() {
         expect!["model.top: layer 1 gives the one logit, expected width 1, got width 2"],
     );
     check(
+        &[("top", "[1]"), ("wide", "true")],
+        expect![
+            "model.wide: expected false, or a hidden layer in model.top: without one, the logit already reads the interaction's output"
+        ],
+    );
+    check(
         &[("dense_features", "3")],
         expect![
             "model.dense_features: the bottom MLP's input has width 3, but the data has 2 dense columns"

@@ -125,6 +125,12 @@ pub const KEYS: &[ConfigKey] = &[
         "Rank of each cross layer.",
         "interaction = { kind = \"dcn_v2\", layers = 3, rank = 64 }",
     ),
+    optional("model.wide", Boolean, "").or("false").says(
+        "Whether the logit is also a linear function of the interaction's output, beside the top \
+         MLP. With cat, this is a first-order term: a weight for each number and each row of a \
+         table. The top MLP needs a hidden layer.",
+        "wide = true",
+    ),
     required("model.loss", Choice(&["bce_with_logits", "mse"]), "").says(
         "bce_with_logits: binary cross-entropy of the logit. mse: squared error of its sigmoid.",
         "loss = \"bce_with_logits\"",

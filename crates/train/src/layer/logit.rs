@@ -5,7 +5,7 @@
 
 use device::Backend;
 use device::MatrixShape;
-use device::backend::{ColumnBackwardInput, ColumnBackwardWeight, ColumnForward};
+use device::backend::{ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, ColumnStart};
 use schema::{GemmProduct, Op, Precision};
 
 use super::ParameterList;
@@ -59,8 +59,9 @@ impl Logit {
         let RankContext { device, queue, profiler, .. } = context;
         let op = op_of(GemmProduct::Forward, [samples, 1, self.input]);
         let [weight, bias] = [self.weight, self.bias].map(|id| &dense.vector(id).values);
+        let start = ColumnStart::Bias(bias);
         let arguments =
-            ColumnForward { x, weight, bias, y, shape: MatrixShape::new(samples, self.input) };
+            ColumnForward { x, weight, start, y, shape: MatrixShape::new(samples, self.input) };
         Ok(profiler.op(op, || device.column_forward(queue, arguments))?)
     }
 
@@ -83,7 +84,7 @@ impl Logit {
         let op = op_of(GemmProduct::BackwardWeight, [1, k, b]);
         // The bias is the vector after its weight, so one call borrows both.
         let [weight, bias] = dense.two_vectors_mut(self.weight);
-        let (d_weight, d_bias) = (&mut weight.gradient, &mut bias.gradient);
+        let (d_weight, d_bias) = (&mut weight.gradient, Some(&mut bias.gradient));
         let arguments = ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape };
         profiler.op(op, || device.column_backward_weight(queue, arguments))?;
         let op = op_of(GemmProduct::BackwardInput, [b, k, 1]);

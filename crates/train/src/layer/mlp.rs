@@ -132,8 +132,8 @@ impl<B: Backend> Mlp<B> {
     }
 
     /// Runs some layers backward and computes the gradients of their parameters. Later layers have
-    /// run before. Writes the input's gradient to `d_x [B, input]` if it is requested and the first
-    /// layer is among them.
+    /// run before. Writes the input's gradient to `d_x [B, input]`, or adds it there, if it is
+    /// requested and the first layer is among them.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -142,12 +142,12 @@ impl<B: Backend> Mlp<B> {
         context: &mut RankContext<B>,
         step: &mut DenseStep<'_, B>,
         given: MlpGiven<'_, B>,
-        mut d_x: Option<&mut B::Matrix>,
+        mut d_x: Option<(&mut B::Matrix, InputGradient<'_, B>)>,
     ) -> Result<(), Error> {
         let MlpGiven { x, d_y, samples, layers } = given;
         let Some(last) = self.layers.len().checked_sub(1) else {
             let RankContext { device, queue, .. } = context;
-            let Some(d_x) = d_x else { return Ok(()) };
+            let Some((d_x, _)) = d_x else { return Ok(()) };
             let shape = MatrixShape::new(samples, self.width);
             return Ok(device.combine(queue, Combine::Copy(d_y), shape, d_x)?);
         };
@@ -173,8 +173,7 @@ impl<B: Backend> Mlp<B> {
                     linear.backward(context, step, input, d_y, samples, d_input)?;
                 }
                 None => {
-                    let d_input = d_x.take().map(|d_x| (d_x, InputGradient::Write));
-                    linear.backward(context, step, x, d_y, samples, d_input)?;
+                    linear.backward(context, step, x, d_y, samples, d_x.take())?;
                 }
             }
         }

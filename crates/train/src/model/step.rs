@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use device::backend::LossArguments;
+use device::backend::{InputGradient, LossArguments};
 use device::cache::RowAccess;
 use device::{Backend, MatrixShape};
 use schema::stage::{ActionBatch, ActionPart, DenseBucket, Section, StageAction};
@@ -221,7 +221,9 @@ impl<B: Backend> Model<B> {
                 let joined = self.interaction.output();
                 self.top.forward(context, parameters, joined, samples)?;
                 let last = self.top.output(joined);
-                self.logit.forward(context, parameters, last, logits, samples)
+                self.logit.forward(context, parameters, last, logits, samples)?;
+                let Some(wide) = &self.wide else { return Ok(()) };
+                wide.forward(context, parameters, joined, logits, samples)
             }
         }
     }
@@ -269,10 +271,19 @@ impl<B: Backend> Model<B> {
                     let (x, after_relu) = (self.top.output(joined), self.logit_after_relu);
                     let given = LogitGiven { x, d_y: &*d_logits, after_relu, samples };
                     self.logit.backward(context, step.dense, given, d_last)?;
+                    if let Some(wide) = &self.wide {
+                        let d_joined = &mut *d_interaction;
+                        wide.backward(context, step.dense, joined, d_logits, d_joined, samples)?;
+                    }
                 }
                 let layers = layers.start..layers.end.min(hidden);
                 let given = MlpGiven { x: joined, d_y: d_last, samples, layers };
-                self.top.backward(context, &mut step, given, Some(d_interaction))
+                // The wide term has written its part of the gradient before.
+                let gradient = match self.wide {
+                    Some(_) => InputGradient::Accumulate,
+                    None => InputGradient::Write,
+                };
+                self.top.backward(context, &mut step, given, Some((d_interaction, gradient)))
             }
             Section::Interaction => {
                 let layers = layers.clone();

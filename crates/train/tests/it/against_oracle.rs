@@ -40,6 +40,7 @@ fn config(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
         bottom: vec![9, DIM],
         top: vec![7, 1],
         interaction,
+        wide: false,
         loss: Loss::BceWithLogits,
         init: DenseInit::Torchrec,
         tables: vec![
@@ -169,13 +170,15 @@ fn adam_and_lamb_with_weight_decay_match_the_oracle() {
 }
 
 #[test]
-fn mean_pooling_and_shared_tables_match_the_oracle_under_every_interaction() {
+fn wide_terms_and_shared_tables_match_the_oracle_under_every_interaction() {
     for interaction in [
         Interaction::Dot { order: TriangleOrder::Upper, itself: true },
         Interaction::Cat,
         Interaction::DcnV2 { layers: 2, rank: 4 },
     ] {
-        on_every_tiling(&config(interaction, Optimizer::Adagrad));
+        let mut config = config(interaction, Optimizer::Adagrad);
+        config.model.wide = true;
+        on_every_tiling(&config);
     }
 }
 

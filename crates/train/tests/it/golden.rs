@@ -257,6 +257,7 @@ fn config(run: &serde_json::Value, tensors: &BTreeMap<String, Vec<f32>>) -> JobC
         bottom: bottom[1..].to_vec(),
         top: if torchrec { widths("over_arch") } else { widths("top")[1..].to_vec() },
         interaction,
+        wide: false,
         loss: if run["loss"] == "mse" { Loss::Mse } else { Loss::BceWithLogits },
         init: DenseInit::Dlrm,
         tables: widths("rows").into_iter().enumerate().map(table).collect(),

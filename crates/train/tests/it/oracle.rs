@@ -143,7 +143,10 @@ impl<'a> Oracle<'a> {
         }
         let (joined, crossed) = self.join(&vectors);
         let top = self.mlp("top", joined, model.top.len(), false);
-        let logit = top.last().unwrap()[0];
+        let mut logit = top.last().unwrap()[0];
+        if model.wide {
+            logit += product(&self.dense["wide.weight"], &top[0])[0];
+        }
         let label = f64::from(batch.labels[sample]);
         let p = 1.0 / (1.0 + (-logit).exp());
         let (loss, d_logit) = match model.loss {
@@ -151,7 +154,11 @@ impl<'a> Oracle<'a> {
             Loss::Mse => ((p - label).powi(2), 2.0 * (p - label) * p * (1.0 - p)),
         };
         let d_logit = vec![d_logit / batch.size as f64];
-        let d_joined = self.mlp_backward("top", (&top, d_logit), false, gradients);
+        let mut d_joined = self.mlp_backward("top", (&top, d_logit.clone()), false, gradients);
+        if model.wide {
+            let d_wide = self.product_backward("wide.weight", &top[0], &d_logit, gradients);
+            add(&mut d_joined, &d_wide);
+        }
         let d_vectors = self.join_backward(&vectors, &crossed, d_joined, gradients);
         self.mlp_backward("bottom", (&bottom, d_vectors[0].clone()), true, gradients);
         let mut d_vectors = d_vectors[1..].iter();

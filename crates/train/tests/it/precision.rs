@@ -40,6 +40,7 @@ fn config(interaction: Interaction, precision: Precision) -> JobConfig {
         bottom: vec![33, 6],
         top: vec![47, 20, 1],
         interaction,
+        wide: false,
         loss: Loss::BceWithLogits,
         init: DenseInit::Torchrec,
         tables: vec![table("a"), table("b")],

@@ -81,6 +81,7 @@ pub fn model(interaction: Interaction, pooling: Pooling) -> ModelConfig {
         bottom: vec![8, 4],
         top: vec![8, 5, 1],
         interaction,
+        wide: true,
         loss: Loss::BceWithLogits,
         init: DenseInit::Dlrm,
         tables: (0..3).map(table).collect(),

@@ -199,6 +199,7 @@ fn list_remedies(config: &JobConfig) -> Vec<&'static str> {
             optimizer.dense.weight_decay == 0.0,
             "weight decay of the layers (optimizer.dense.weight_decay)",
         ),
+        (!config.model.wide && config.model.top.len() > 1, "a first-order term (model.wide)"),
         (config.model.top.len() > 1, "fewer layers (model.top)"),
         (true, "more training rows"),
     ];
@@ -221,7 +222,13 @@ mod tests {
             list_remedies(&setup::config::job("dlrm-ddp", &set).unwrap().config).join("; ")
         };
         let all = list(&[]);
-        for key in ["keep_best", "data.validation", "sparse.weight_decay", "dense.weight_decay"] {
+        for key in [
+            "keep_best",
+            "data.validation",
+            "sparse.weight_decay",
+            "dense.weight_decay",
+            "model.wide",
+        ] {
             assert!(all.contains(key), "{key}: {all}");
         }
         let used = list(&[

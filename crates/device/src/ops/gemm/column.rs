@@ -15,7 +15,7 @@ use crate::ops::extent;
 const CHUNK_ROWS: usize = 64;
 
 /// Computes `y[b] = Σ_k x[b, k] · weight[k] + bias`, where `x` is `[B, K]` in panels and `y` is
-/// `[B]`.
+/// `[B]`. Without a bias, the sum is added to `y[b]`.
 ///
 /// # Cost
 /// Bandwidth-bound: reads `4·B·K` bytes for `2·B·K` FLOPs.
@@ -28,7 +28,7 @@ pub fn forward(
     cpu: &Cpu,
     x: &[f32],
     weight: &[f32],
-    bias: f32,
+    bias: Option<f32>,
     y: &mut [f32],
 ) -> Result<(), Error> {
     let b = y.len();
@@ -46,7 +46,7 @@ pub fn forward(
             }
         }
         for (y, sums) in y.iter_mut().zip(&sums) {
-            *y = sums.iter().sum::<f32>() + bias;
+            *y = sums.iter().sum::<f32>() + bias.unwrap_or(*y);
         }
     });
     Ok(())

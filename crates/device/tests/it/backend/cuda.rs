@@ -3,11 +3,12 @@
 
 use device::MatrixShape;
 use device::backend::{
-    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
-    CrossBackward, CrossForward, Cuda, DistributedIds, ExchangeLayout, Gather, GradientSum,
-    InputGradient, InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput,
-    LinearBackwardWeight, LinearForward, LossArguments, Probabilities, StepScalars, TableValues,
-    TileRoom, TileRows, TileValues, VectorUpdate, WeightPart, WeightShape,
+    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward,
+    ColumnStart, Combine, CrossBackward, CrossForward, Cuda, DistributedIds, ExchangeLayout,
+    Gather, GradientSum, InputGradient, InteractionBackward, InteractionForward, JoinShape,
+    LinearBackwardInput, LinearBackwardWeight, LinearForward, LossArguments, Probabilities,
+    StepScalars, TableValues, TileRoom, TileRows, TileValues, VectorUpdate, WeightPart,
+    WeightShape,
 };
 use device::buffer::Array;
 use device::cuda::{BlockOrder, Checks, Driver, Emulation, H100_SHARED_BYTES};
@@ -197,13 +198,15 @@ fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: C
     let x = bench.matrix(1, shape);
     let (mut weight, bias, d_y) = (bench.vector(2, k), bench.vector(3, 1), bench.vector(4, b));
     let mut y = device.vector(b).unwrap();
-    let arguments = ColumnForward { x: &x, weight: &weight, bias: &bias, y: &mut y, shape };
-    device.column_forward(&bench.queue, arguments).unwrap();
-    bench.keep("logits", &y, b);
+    for start in [ColumnStart::Bias(&bias), ColumnStart::Output] {
+        let arguments = ColumnForward { x: &x, weight: &weight, start, y: &mut y, shape };
+        device.column_forward(&bench.queue, arguments).unwrap();
+        bench.keep("logits", &y, b);
+    }
     let (mut d_weight, mut d_bias) = (device.vector(k).unwrap(), device.vector(1).unwrap());
     let (to, d_bias_to) = (&mut d_weight, &mut d_bias);
     let arguments =
-        ColumnBackwardWeight { x: &x, d_y: &d_y, d_weight: to, d_bias: d_bias_to, shape };
+        ColumnBackwardWeight { x: &x, d_y: &d_y, d_weight: to, d_bias: Some(d_bias_to), shape };
     device.column_backward_weight(&bench.queue, arguments).unwrap();
     bench.keep("d_weight", &d_weight, k);
     bench.keep("d_bias", &d_bias, 1);

@@ -64,7 +64,7 @@ fn layers(input: usize, widths: &[usize]) -> Vec<(usize, usize)> {
 }
 
 /// Lists the weight and bias of each layer in the order of the model: bottom MLP, cross layers, top
-/// MLP, logit.
+/// MLP, logit, wide term.
 pub(crate) fn parameters(workload: Workload<'_>) -> Vec<Parameter> {
     let model = &workload.config.model;
     let mut found = Vec::new();
@@ -88,6 +88,9 @@ pub(crate) fn parameters(workload: Workload<'_>) -> Vec<Parameter> {
     linear(&mut found, layers(width, hidden));
     let last = hidden.last().copied().unwrap_or(width);
     found.extend([Parameter::Vector { elements: last }, Parameter::Vector { elements: 1 }]);
+    if model.wide {
+        found.push(Parameter::Vector { elements: width });
+    }
     found
 }
 
@@ -129,6 +132,9 @@ impl<'a> DenseWriter<'a> {
             Stage::TopMlp => {
                 self.mlp_forward(&self.top.clone());
                 self.logit(GemmProduct::Forward, self.batch, 1, self.last());
+                if let Some(width) = self.wide() {
+                    self.logit(GemmProduct::Forward, self.batch, 1, width);
+                }
             }
             Stage::DenseBackward(number) => self.backward(bucket(number)),
             Stage::InteractionBackward => self.interaction_backward(),
@@ -141,6 +147,12 @@ impl<'a> DenseWriter<'a> {
     fn last(&self) -> usize {
         let width = self.workload.config.model.interaction_width();
         self.top.last().map_or(width, |(_, outputs)| *outputs)
+    }
+
+    /// Returns the number of inputs of the wide term, if there is one.
+    fn wide(&self) -> Option<usize> {
+        let model = &self.workload.config.model;
+        model.wide.then(|| model.wide_width())
     }
 
     fn has_peers(&self) -> bool {
@@ -219,6 +231,10 @@ impl<'a> DenseWriter<'a> {
                     let last = self.last();
                     self.logit(GemmProduct::BackwardWeight, 1, last, self.batch);
                     self.logit(GemmProduct::BackwardInput, self.batch, last, 1);
+                    if let Some(width) = self.wide() {
+                        self.logit(GemmProduct::BackwardWeight, 1, width, self.batch);
+                        self.logit(GemmProduct::BackwardInput, self.batch, width, 1);
+                    }
                 }
                 self.mlp_backward(&self.top.clone(), layers.clone(), true);
             }
