@@ -384,11 +384,7 @@ fn train_on(
         Some(world) => world.threads(session),
     };
     let launched = world.as_ref().map(|world| world.start());
-    // A run with `--trace` uses its recorder for that trace.
-    let (orders, _polling) = match args.trace {
-        Some(_) => (TraceInbox::default(), None),
-        None => OrderPoll::start(),
-    };
+    let (orders, _polling) = OrderPoll::start(args.trace.is_some());
     let request = RunRequest {
         plan,
         config: job.config,

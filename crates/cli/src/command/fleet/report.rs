@@ -12,8 +12,7 @@ use chrono::DateTime;
 use serde::Serialize;
 
 use super::hub::{
-    ALL, HOUR_S, HubAnswer, HubClient, HubGroup, HubHost, HubHosts, HubRun, HubRuns, HubSums,
-    TimeRange,
+    ALL, HOUR_S, HubAnswer, HubClient, HubGroup, HubHost, HubHosts, HubRuns, HubSums, TimeRange,
 };
 use super::notice_answer::{HubNotices, NoticeCounts};
 use super::sections::{MailedPage, ReportSection};

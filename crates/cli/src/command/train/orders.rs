@@ -26,12 +26,13 @@ pub struct OrderPoll {
 }
 
 impl OrderPoll {
-    /// Starts to poll, if the environment allows it. Without a thread or a socket, the run goes on
-    /// and answers no orders.
-    pub fn start() -> (TraceInbox, Option<Self>) {
+    /// Starts to poll, if the environment allows it and the run does not use its recorder for a
+    /// trace of its own. Without a thread or a socket, the run goes on and answers no orders.
+    pub fn start(is_recording: bool) -> (TraceInbox, Option<Self>) {
         let is_allowed =
             std::env::var_os(VARIABLE).is_some_and(|value| value != "0" && !value.is_empty());
-        let poller = is_allowed.then(|| Poller::open(&socket_place(None)).ok()).flatten();
+        let poller =
+            (is_allowed && !is_recording).then(|| Poller::open(&socket_place(None)).ok()).flatten();
         let Some(mut poller) = poller else { return (TraceInbox::default(), None) };
         let (inbox, stop) = (TraceInbox::open(), Arc::new(AtomicBool::new(false)));
         let (own_inbox, own_stop) = (inbox.clone(), Arc::clone(&stop));

@@ -228,7 +228,7 @@ fn a_layer_of_one_output_follows_the_f64_oracle() {
         let got = same_on_every_cpu(|cpu| {
             let (mut y, mut d_x) = (vec![9.0; b], vec![9.0; x_panels.len()]);
             let mut d_weight = vec![9.0; k];
-            column::forward(cpu, &x_panels, &weight, 0.25, &mut y).unwrap();
+            column::forward(cpu, &x_panels, &weight, Some(0.25), &mut y).unwrap();
             column::backward_input(cpu, &d_y, &weight, Some(&x_panels), &mut d_x).unwrap();
             let d_bias = column::backward_weight(cpu, &x_panels, &d_y, &mut d_weight).unwrap();
             [y, unpacked(&d_x, b, k), d_weight, vec![d_bias]].concat()
@@ -288,7 +288,7 @@ fn wrong_lengths_are_refused_by_name() {
         gemm::backward_weight(cpu, arguments),
         "gemm backward_weight: d_bias [N]: expected 4, got 5",
     );
-    let refused = column::forward(cpu, &[0.0; 63], &[0.0; 3], 0.0, &mut [0.0; 2]);
+    let refused = column::forward(cpu, &[0.0; 63], &[0.0; 3], Some(0.0), &mut [0.0; 2]);
     check_refused(refused, "column forward: x [B, K] in panels: expected 64, got 63");
 }
 
