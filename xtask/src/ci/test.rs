@@ -75,9 +75,11 @@ fn build() -> Result<Vec<Command>, Error> {
     commands.sort();
     let command = |(folder, program): (PathBuf, String)| {
         // The binary is started as `cargo test` does it. `--show-output` is needed, because the
-        // output of passing tests has the lines of skipped ones.
-        let mut command = Command::new(program);
-        command.arg("--show-output").env("CARGO_MANIFEST_DIR", &folder).current_dir(folder);
+        // output of passing tests has the lines of skipped ones. `env` restores Ctrl-C, which a
+        // shell ignores for programs in the background: tests of interrupts would wait for ever.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT", &program, "--show-output"]);
+        command.env("CARGO_MANIFEST_DIR", &folder).current_dir(folder);
         command
     };
     Ok(commands.into_iter().map(command).collect())

@@ -18,9 +18,7 @@ use schema::{
 use serde::Serialize;
 use train::embedding::stored_tile::CacheUse;
 use train::memory::WeightSource;
-use train::run::{
-    PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceInbox, TraceRequest, total_steps,
-};
+use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, total_steps};
 use train::{Evaluation, RankTiming};
 
 use crate::args::Train;

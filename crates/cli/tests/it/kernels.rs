@@ -163,7 +163,7 @@ fn bars(kind: &str, device: &str) -> (f64, f64) {
 }
 
 #[test]
-fn models_reach_their_expected_auc_on_held_out_rows() {
+fn models_reach_their_expected_errors_on_held_out_rows() {
     let Some(tables) = tables("") else { return };
     let place = Place::new();
     let report = place.done(&format!("predict evaluate --kernels {tables} --format json")).json();

@@ -7,8 +7,9 @@
 //! the page cache of the files that are read and written. The kernel drops that cache when the
 //! group reaches its limit.
 //!
-//! The smallest configuration is tested every day. All configurations are tested with
-//! `ROWMILL_LONG=1`.
+//! Every day, the smallest configuration must be refused. All configurations are tested with
+//! `ROWMILL_LONG=1`, against an optimized program, because unoptimized code takes more memory than
+//! the estimate says.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ struct Case {
 }
 
 /// The configuration that needs the least memory.
-const EVERY_DAY: Case = Case {
+const SMALLEST: Case = Case {
     words: "adult-income --train DATA/adult/adult-train.csv.gz --evaluation \
             DATA/adult/adult-test.csv.gz --set epochs=2 --set checkpoint_every=100 \
             --set evaluate_every=100",
@@ -85,8 +86,10 @@ const fn case(words: &'static str) -> Case {
 }
 
 #[test]
-fn issue_23_runs_fit_into_their_estimate_and_less_is_refused() {
-    check(&EVERY_DAY);
+fn a_limit_below_the_estimate_is_refused() {
+    if let Some(LimitedRun { place, words, group, estimate }) = LimitedRun::prepare(&SMALLEST) {
+        refuse_less(&place, &words, group.as_ref(), estimate);
+    }
 }
 
 #[test]
@@ -94,7 +97,7 @@ fn issue_23_all_configurations_fit_into_their_estimates() {
     if !testkit::has_time("all configurations under their estimates") {
         return;
     }
-    for case in &FULL {
+    for case in std::iter::once(&SMALLEST).chain(&FULL) {
         check(case);
     }
 }
@@ -114,30 +117,57 @@ fn the_estimate_is_shown_and_writes_nothing() {
     assert!(ran.stderr.contains("estimated memory, at most while"), "{}", ran.stderr);
 }
 
-fn check(case: &Case) {
-    if case.fixture.is_some_and(|file| testkit::fixture::path(file).is_none()) {
-        return;
-    }
-    let place = Place::new();
-    let words = case.words.replace("DATA", &testkit::fixture::root().display().to_string());
-    let words = format!("train {words} --run run");
-    let room = place.done(&format!("{words} --estimate --format json")).last();
-    let estimate = total(&room["estimate"]);
-    if room["available"]["bytes"].as_u64().is_some_and(|available| available < estimate) {
-        testkit::skip(case.words, "more memory");
-        return;
-    }
-    let group = Group::new();
-    match &group {
-        Some(group) => {
-            group.limit(less(estimate));
-            let ran = ProgramOutput::collect(&mut group.command(&place, &words));
-            assert_eq!(ran.code, Some(2), "{words}\n{}", ran.stderr);
-            assert!(ran.stderr.contains("memory limit of control group"), "{}", ran.stderr);
-            assert!(!place.path("run").exists(), "{words}: refused after writing");
-            group.limit(more(estimate));
+/// A run whose memory can be limited.
+struct LimitedRun {
+    place: Place,
+    /// Its command line.
+    words: String,
+    /// The control group, unless this process may not create one.
+    group: Option<Group>,
+    /// Estimated memory in bytes.
+    estimate: u64,
+}
+
+impl LimitedRun {
+    /// Returns `None` and says why if the fixture or the memory of the case is missing.
+    fn prepare(case: &Case) -> Option<Self> {
+        if case.fixture.is_some_and(|file| testkit::fixture::path(file).is_none()) {
+            return None;
         }
-        None => testkit::skip(case.words, "permission to make control groups"),
+        let place = Place::new();
+        let words = case.words.replace("DATA", &testkit::fixture::root().display().to_string());
+        let words = format!("train {words} --run run");
+        let room = place.done(&format!("{words} --estimate --format json")).last();
+        let estimate = total(&room["estimate"]);
+        if room["available"]["bytes"].as_u64().is_some_and(|available| available < estimate) {
+            testkit::skip(case.words, "more memory");
+            return None;
+        }
+        let group = Group::new();
+        if group.is_none() {
+            testkit::skip(case.words, "permission to make control groups");
+        }
+        Some(Self { place, words, group, estimate })
+    }
+}
+
+/// Asserts that the run is refused under a limit that is too low.
+fn refuse_less(place: &Place, words: &str, group: Option<&Group>, estimate: u64) {
+    let Some(group) = group else { return };
+    group.limit(less(estimate));
+    let ran = ProgramOutput::collect(&mut group.command(place, words));
+    assert_eq!(ran.code, Some(2), "{words}\n{}", ran.stderr);
+    assert!(ran.stderr.contains("memory limit of control group"), "{}", ran.stderr);
+    assert!(!place.path("run").exists(), "{words}: refused after writing");
+}
+
+fn check(case: &Case) {
+    let Some(LimitedRun { place, words, group, estimate }) = LimitedRun::prepare(case) else {
+        return;
+    };
+    refuse_less(&place, &words, group.as_ref(), estimate);
+    if let Some(group) = &group {
+        group.limit(more(estimate));
     }
     let mut error = f64::INFINITY;
     for run in 0..RUNS {

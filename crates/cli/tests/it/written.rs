@@ -163,6 +163,9 @@ fn every_ready_made_step_under_every_plan_is_written_down_as_it_is_recorded() {
 
 #[test]
 fn other_ranks_rules_and_precisions_are_written_down_as_they_are_recorded() {
+    if !testkit::has_time("programs of other ranks, rules and precisions") {
+        return;
+    }
     written_down("adult-income", (1, "table"), &[]);
     written_down("adult-income", (1, "mixed"), &[]);
     written_down("adult-income", (3, "mixed"), &[("training.batch_size", "64")]);
