@@ -28,6 +28,7 @@ pub struct RunAttempt {
     pub allocated: f64,
 }
 
+/// What the details of an ended attempt say.
 #[derive(Deserialize)]
 struct AttemptDetails {
     state: String,

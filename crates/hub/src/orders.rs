@@ -41,7 +41,6 @@ pub mod uploads;
 
 use limits::TraceLimits;
 use result::TraceAnalysis;
-use samples::SampledTrace;
 
 /// Name of the file of an order in its folder.
 const ORDER_FILE: &str = "order.json";
@@ -65,6 +64,16 @@ const KNOWN_S: u64 = 7 * DAY_S;
 /// Why a host does not execute an order yet.
 const NOT_ASKING: &str = "its agent has not asked for orders since the hub began; \
                           `verbs = [\"trace\"]` in [hub] of the agent's configuration lets it";
+
+/// A periodic trace of an agent, and how much time of the workflow type it represents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampledTrace {
+    /// Name under which the agent keeps the trace.
+    pub kept: String,
+    /// Time of the processes of the workflow type on the host since the trace before:
+    /// sampling weight × recorded steps × step time.
+    pub represents_ms: u64,
+}
 
 /// An order as its file stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

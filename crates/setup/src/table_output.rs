@@ -89,7 +89,7 @@ pub struct WithCutNotice<'a, T> {
 /// code below is compiled once and not for each of a hundred types.
 struct Table<'a> {
     columns: Vec<Column>,
-    /// Number of rows.
+    /// Number of rows of the table.
     count: usize,
     /// Writes the row of a number as a JSON object.
     row_text: &'a dyn Fn(usize) -> serde_json::Result<String>,

@@ -4,6 +4,7 @@
 //! After the first step, device memory is allocated only for a batch with more ids than any
 //! earlier batch. The host waits only for messages to other ranks and in [`Backend::outcome`].
 
+mod column;
 mod exchange;
 mod gradients;
 mod handles;
@@ -20,11 +21,11 @@ use std::ops::Range;
 use schema::{DataType, Granularity, JaggedTensor, Optimizer, Precision};
 
 use super::{
-    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward,
-    ColumnStart, Combine, CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum,
-    InputGradient, InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput,
-    LinearBackwardWeight, LinearForward, LossArguments, Probabilities, RowValues, StepOutcome,
-    StepScalars, TableValues, TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
+    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
+    CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
+    InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
+    LinearForward, LossArguments, Probabilities, RowValues, StepOutcome, StepScalars, TableValues,
+    TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::MatrixShape;
 use crate::cpu::Pool;
@@ -375,25 +376,7 @@ impl Backend for Cuda {
         queue: &Queue,
         arguments: ColumnForward<'_, Self>,
     ) -> Result<(), Error> {
-        const OP: &str = "column forward";
-        let ColumnForward { x, weight, start, y, shape } = arguments;
-        let MatrixShape { rows: b, columns: k } = shape;
-        let factors = [x.f32(OP, shape)?, weight.get(OP, "weight [K]", k)?].map(Operand::f32);
-        let target = ProductTarget::plain(y.get(OP, "y [B]", b)?);
-        let (stream, gemm) = (&queue.stream, &self.kernels.gemm);
-        match start {
-            ColumnStart::Bias(bias) => {
-                let bias = Some(bias.get(OP, "bias [1]", 1)?);
-                let shape = LinearShape { b, n: 1, k };
-                Ok(gemm.forward(stream, shape, factors, bias, target)?)
-            }
-            // A product that adds to its result is `dX + dY W`. Here `x` is dY with K columns, and
-            // the weight is a W with one column.
-            ColumnStart::Output => {
-                let shape = LinearShape { b, n: k, k: 1 };
-                Ok(gemm.backward_input(stream, shape, factors, target, Join::Add)?)
-            }
-        }
+        self.multiply_column(queue, arguments)
     }
 
     fn column_backward_weight(

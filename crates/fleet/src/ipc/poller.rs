@@ -54,7 +54,7 @@ impl Poller {
     }
 
     /// Asks the daemon once. Returns a new request if there is one. A daemon that does not answer
-    /// is no error, because it may start later.
+    /// is not an error, because it may start later.
     pub fn poll(&mut self, is_free: bool) -> Option<RequestedTrace> {
         let own_pid = std::process::id();
         let job = std::env::var("SLURM_JOB_ID").ok().and_then(|job| job.parse().ok()).unwrap_or(0);

@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use fleet::proto::{Body, HostEvent};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{FETCH_S, HubOrder, OrderBoard, OrderedHost, STEPS_MAX, create_token};
+use super::{FETCH_S, HubOrder, OrderBoard, OrderedHost, STEPS_MAX, SampledTrace, create_token};
 use crate::batch::CheckedBatch;
 use crate::error::Error;
 use crate::events::read_events;
@@ -25,16 +25,6 @@ const NAME_MAX: usize = 64;
 /// Longest time in seconds that one trace may represent: a day of 1,000 processes.
 const REPRESENTS_MAX_S: f64 = 86_400.0 * 1000.0;
 
-/// A periodic trace of an agent, and how much time of the workflow type it represents.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SampledTrace {
-    /// Name under which the agent keeps the trace.
-    pub kept: String,
-    /// Time of the processes of the workflow type on the host since the trace before:
-    /// sampling weight × recorded steps × step time.
-    pub represents_ms: u64,
-}
-
 /// What the details of an event `trace` say. Lost traces lack the members.
 #[derive(Debug, Deserialize)]
 struct TraceDetails {
@@ -46,6 +36,7 @@ struct TraceDetails {
     file: FileDetails,
 }
 
+/// What the event says about the file of the trace.
 #[derive(Debug, Deserialize)]
 struct FileDetails {
     bytes: u64,

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// An order to record some of the next steps of rank 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderedTrace {
-    /// File to write.
+    /// The file that is written.
     pub path: PathBuf,
     /// Id that the file states as `trace_id`.
     pub id: String,
@@ -32,6 +32,7 @@ pub enum TraceExtent {
 #[derive(Clone, Debug, Default)]
 pub struct TraceInbox(Option<Arc<Mutex<InboxState>>>);
 
+/// What an open inbox holds.
 #[derive(Debug, Default)]
 enum InboxState {
     #[default]
