@@ -11,7 +11,8 @@ use crate::events::read_events;
 use crate::runs::RunState;
 use crate::store::StoreFolder;
 
-/// Seconds before a time from which attempts are read, because an attempt is an event of its start.
+/// Attempts are events at their start, so events are read from this many seconds before the range
+/// on, to find attempts that began before it.
 const BEFORE_S: u64 = 7 * 86_400;
 
 /// An attempt of a job after which the job was started again.
@@ -36,7 +37,8 @@ struct AttemptDetails {
     exit_signal: Option<u32>,
 }
 
-/// Reads the attempts that touch a range, by scheduler and job. Their allocated time is not set.
+/// Reads the attempts that overlap a range of time, by scheduler and job. Their allocated time is
+/// left at zero; the caller computes it.
 ///
 /// # Errors
 /// If a file cannot be read.

@@ -1,4 +1,5 @@
-//! The GPU hours of runs over time, of which a part of the time of a query can be taken.
+//! The GPU hours of runs, minute by minute or hour by hour, so that the hours of any shorter range
+//! of time can be added up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,8 +12,8 @@ use crate::store::HOUR_S;
 use crate::sums::Dimension;
 use crate::time::DAY_S;
 
-/// Longest time of a query whose GPU hours are divided by minutes. Those of longer ones are divided
-/// by hours.
+/// Length in seconds of the longest query whose GPU hours are kept by minute. For longer queries
+/// they are kept by hour.
 const MINUTES_MAX_S: u64 = 8 * DAY_S;
 
 impl FleetReader {
@@ -44,17 +45,20 @@ impl FleetReader {
     }
 }
 
-/// GPU hours of a run by the start of times of equal length.
+/// GPU hours of a run in each minute or hour.
 #[derive(Default)]
 pub struct HoursOverTime {
+    /// Length of a part in seconds: a minute or an hour.
     step_s: u64,
-    /// The time of the query, outside of which there are no hours.
+    /// The range of time of the query, in seconds since 1970. Hours outside of it do not count.
     range: Range<u64>,
+    /// Start of each minute or hour, and the GPU hours in it.
     parts: Vec<(u64, f64)>,
 }
 
 impl HoursOverTime {
-    /// Adds up the hours of a time. Parts at its ends are divided evenly.
+    /// Adds up the GPU hours within a range. Of a minute or hour that lies partly in the range, a
+    /// proportional share counts.
     pub fn within(&self, range: &Range<u64>) -> f64 {
         let part = |(start, hours): &(u64, f64)| {
             let (begin, end) =
@@ -65,7 +69,7 @@ impl HoursOverTime {
         self.parts.iter().map(part).sum()
     }
 
-    /// Returns the share of all hours that lie within a time.
+    /// Returns the share of all GPU hours that lie within a range.
     pub fn share_within(&self, range: &Range<u64>) -> f64 {
         let all: f64 = self.parts.iter().map(|(_, hours)| hours).sum();
         if all > 0.0 { (self.within(range) / all).min(1.0) } else { 0.0 }

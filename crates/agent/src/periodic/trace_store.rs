@@ -61,7 +61,8 @@ pub fn find(folder: &Path, name: &str) -> Option<KeptTrace> {
     serde_json::from_slice(&own_folder(folder, name)?.read(SAMPLE, SAMPLE_MAX).ok()??).ok()
 }
 
-/// Opens the file of a kept trace for reading. Returns `None` if the trace has been removed.
+/// Opens one file in the folder of a periodic trace that was kept. Returns `None` if the trace has
+/// been removed.
 pub fn open_file(folder: &Path, name: &str, file: &str) -> Option<File> {
     own_folder(folder, name)?.open_file(file, OFlags::RDONLY).ok()
 }

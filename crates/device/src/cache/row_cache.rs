@@ -225,8 +225,9 @@ impl RowCache {
     /// Sorts the rows by set, and reads the tags of each set that has a row. The threads of `host`
     /// share the sets, and any number of threads chooses the same slots.
     /// # Errors
-    /// [`CacheFull`] if all slots that could take a row are locked. The same rows and locks as
-    /// before are then in the cache, so the batch may be fetched again after a release.
+    /// [`CacheFull`] if a row finds no slot, because batches in flight have locked all slots that
+    /// could take it. The cache is then unchanged, and the batch can be fetched again when another
+    /// batch has been released.
     pub fn fetch(
         &mut self,
         host: &Pool,

@@ -15,7 +15,8 @@ const ANSWER: Duration = Duration::from_millis(300);
 /// Largest size of an answer in bytes.
 const ANSWER_MAX: usize = 16 << 10;
 
-/// The socket of this process for answers of the daemon. Its file is removed on drop.
+/// Asks the daemon for traces to take, and receives its answers on a socket of this process. When
+/// the value is dropped, the file of the socket is removed.
 #[derive(Debug)]
 pub struct Poller {
     socket: UnixDatagram,

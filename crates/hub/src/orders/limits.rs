@@ -25,7 +25,7 @@ pub struct TraceLimits {
     pub orders_per_day: usize,
     /// Largest number of periodic traces that are fetched from agents in 24 hours; 0 for none.
     pub periodic_per_day: usize,
-    /// Largest number of them of one workflow type and user.
+    /// Largest number of these traces from one workflow type and user.
     pub periodic_per_workflow: usize,
     /// Largest memory of one analysis in MiB.
     pub memory_mib: u64,

@@ -18,14 +18,14 @@ use crate::store::StoreFolder;
 use crate::sums::Dimension;
 use crate::tokens::hexadecimal;
 
-/// The caller whom orders of periodic traces name.
+/// The name under which the hub orders periodic traces, in place of a person's.
 const WHO: &str = "periodic";
 /// Largest length of the name of a kept trace in bytes.
 const NAME_MAX: usize = 64;
 /// Longest time in seconds that one trace may represent: a day of 1,000 processes.
 const REPRESENTS_MAX_S: f64 = 86_400.0 * 1000.0;
 
-/// What the details of an event `trace` say. Lost traces lack the members.
+/// The details of an event `trace`. The event of a lost trace has none of these fields.
 #[derive(Debug, Deserialize)]
 struct TraceDetails {
     token: String,

@@ -98,8 +98,8 @@ fn rows(host: u64, until: u64, weeks: u64) -> EntryBatch {
     }
 }
 
-/// An hour of a GPU that a run of mia holds. Its SMs are active for a share of the time, and a
-/// quarter of their warps is resident.
+/// An hour in which a run of the user mia holds a GPU. The GPU's SMs are active for the share
+/// `active` of the time, and their occupancy is a quarter.
 fn hour_of_mia(host: u8, until: u64, workflow: &str, active: f64) -> EntryBatch {
     let run = GpuRun {
         scheduler: "slurm".to_owned(),

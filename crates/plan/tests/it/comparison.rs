@@ -1,10 +1,13 @@
 //! Compares searched plans with published heuristics on random cases.
 //!
 //! The everyday test runs one case for each hardware with few priced plans. `cargo xtask ci --full`
-//! runs 200 cases with the usual number. `ROWMILL_PLAN_CASES` sets the number of cases,
-//! `ROWMILL_PLAN_RESTRICTED` those that are searched with fewer layouts, and
-//! `ROWMILL_PLAN_RECORD=FILE.json` writes all gains to a file, which is how the records of the
-//! documentation were made.
+//! runs 200 cases with as many priced plans as `rowmill plan` uses. Environment variables change
+//! this:
+//! - `ROWMILL_PLAN_CASES`: the number of random cases.
+//! - `ROWMILL_PLAN_RESTRICTED=N`: in one of N rounds over the hardware, each case is also searched
+//!   with fewer layouts.
+//! - `ROWMILL_PLAN_RECORD=FILE.json`: writes the gain of each case to this file. The records that
+//!   docs/planning.md cites were made this way.
 
 use std::thread;
 
@@ -20,8 +23,8 @@ use serde_json::json;
 
 use crate::cases::{HARDWARE, RandomCase};
 
-/// Cases are searched again with fewer layouts in the last of so many rounds over the hardware,
-/// unless `ROWMILL_PLAN_RESTRICTED` sets another number.
+/// In one of this many rounds over the hardware, cases are searched again with fewer layouts.
+/// `ROWMILL_PLAN_RESTRICTED` sets another number.
 const RESTRICTED: u64 = 16;
 
 /// Number of plans that local search prices in the everyday test. Searches with 30,000 to 100,000

@@ -79,7 +79,7 @@ impl RowIo {
         loaded.recv().unwrap_or_else(|_| panicked())
     }
 
-    /// Waits until all rows are written.
+    /// Waits until all rows that were submitted so far are written to their files.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::StoredRows`] of earlier writes.

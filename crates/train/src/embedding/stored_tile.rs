@@ -242,8 +242,9 @@ impl StoredTile {
         }
     }
 
-    /// Locks slots for the rows of a batch, replaces the ids of `keys` by the numbers of their
-    /// slots, and begins to copy the rows to these slots.
+    /// Makes room in the cache for the rows of a batch and begins to read the missing ones from the
+    /// file. Each row gets a slot of the cache, which stays locked until the batch is released.
+    /// In `keys`, the number of the slot replaces the row's id.
     ///
     /// # Errors
     /// [`Error::CacheFull`] if the rows of the batch do not fit.

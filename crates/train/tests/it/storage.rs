@@ -224,7 +224,7 @@ fn simulated_caches_miss_the_rows_that_training_misses() {
         let mut ids = Vec::new();
         for batch in Loader::start(&request.train, &plan, options).unwrap() {
             let sparse = batch.unwrap().batch.sparse;
-            // Features `a` and `c` look up rows of the table.
+            // The features 0 and 1, `a` and `c`, share the table whose cache is simulated.
             ids = [0, 1].map(|feature| &sparse.values[sparse.feature(feature)]).concat();
             curve.take(&host, &ids);
         }

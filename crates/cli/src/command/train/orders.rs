@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_secs(1);
 /// Interval at which the thread checks whether the run has ended.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The thread that polls for orders. It ends on drop.
+/// The thread that polls for orders. It ends when this value is dropped.
 pub struct OrderPoll {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
